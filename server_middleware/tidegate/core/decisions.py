@@ -1,0 +1,236 @@
+"""The vocabulary of the core: what is asked, and what is answered.
+
+Law of this file: frozen values that cannot be wrong. All times are seconds on the one monotonic
+clock that the shell passes in as `now`; all sizes are tokens unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+Uniform = Callable[[], float]
+"""Returns a float in [0, 1); the shell passes `random.random`, a test passes a seeded one."""
+
+Scope = Literal["request", "tenant", "class", "model"]
+
+
+class InvalidAsk(ValueError):
+    """A figure of an `Ask` is absurd; nothing in the core has changed."""
+
+
+class Reason(str, Enum):
+    """Why a request was refused; the value is the machine-readable code on the wire."""
+
+    RATE_LIMITED = "rate_limited"  # the tenant's requests per second
+    TOKEN_RATE_LIMITED = "token_rate_limited"  # the tenant's tokens per second
+    QUEUE_FULL = "queue_full"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    WAIT_EXPIRED = "wait_expired"  # waited as long as it may
+    WAIT_TOO_LONG = "wait_too_long"  # the estimate already exceeds what it may wait
+    DISPLACED = "displaced"  # gave its seat to a higher class or a lighter tenant
+    TOO_EARLY = "too_early"  # came back before its slot
+    SUPERSEDED = "superseded"  # a later attempt of the same request took over
+    KV_BLIND = "kv_blind"  # no signal, and `on_blind` is closed
+    ASLEEP = "asleep"  # the engine sleeps
+    PROMPT_TOO_LARGE = "prompt_too_large"  # can never fit: permanent
+    COST_ABOVE_BURST = "cost_above_burst"  # above the tenant's burst: permanent
+    DRAINING = "draining"  # the server is stopping (said by the shell)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request at the door, as the shell has understood it.
+
+    Args:
+        ticket: unique among the requests now known to the gate; chosen by the shell.
+        prompt_tokens: estimate (already by learnt bytes per token).
+        prompt_tokens_floor: what the prompt certainly holds at least; only this may refuse for good.
+        max_output_tokens: the declared bound per sequence, `None` when none was declared.
+        sequences: answers generated in parallel (`n`, `best_of`, or several prompts).
+        length_key: what the length of the answer depends on, e.g. (model, tenant, thinking).
+        latest_start_at: not to be started after this instant; `None`: the class's maximum wait rules.
+        identity: idempotency key, or digest on a declared retry; scoped to the tenant by the core.
+        digest: of the body; running work is superseded only where identity and digest are both equal.
+        is_keyed: `identity` is a caller's Idempotency-Key (may supersede), not a digest (may not).
+        session: conversation under way; goes before the same tenant's new ones, boundedly.
+        instance: set where the shell routes; `None`: the engine's own balancer chooses.
+    """
+
+    ticket: int
+    tenant: str
+    priority_class: str
+    prompt_tokens: float
+    prompt_tokens_floor: int = 1
+    max_output_tokens: int | None = None
+    sequences: int = 1
+    generates: bool = True  # False: embeddings and the like, prompt only
+    length_key: Hashable = None
+    body_bytes: int = 0
+    latest_start_at: float | None = None
+    identity: str | None = None
+    digest: bytes | None = None
+    is_keyed: bool = False
+    attempt: int = 1
+    session: str | None = None
+    instance: str | None = None
+
+    def __post_init__(self) -> None:
+        _figure("prompt_tokens", self.prompt_tokens, 0)
+        _figure("prompt_tokens_floor", self.prompt_tokens_floor, 0)
+        _figure("sequences", self.sequences, 1)
+        _figure("body_bytes", self.body_bytes, 0)
+        _figure("attempt", self.attempt, 1)
+        if self.max_output_tokens is not None:
+            _figure("max_output_tokens", self.max_output_tokens, 0)
+        if self.latest_start_at is not None and math.isnan(self.latest_start_at):
+            raise InvalidAsk("latest_start_at is NaN, expected an instant on the monotonic clock or None.")
+
+
+def _figure(name: str, value: float, least: float) -> None:
+    if not (math.isfinite(value) and least <= value <= 1e12):
+        raise InvalidAsk(f"{name} is {value!r}, expected a figure between {least} and 1e12.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """May run now; its lease is already charged."""
+
+    ticket: int
+    instance: str
+    waited_s: float
+    predicted_output_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Waits. `position` counts from 1 within everything that goes before it."""
+
+    ticket: int
+    position: int
+    estimated_wait_s: float | None
+    latest_start_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """May not run. `retry_after_s` is exact (not rounded); `None` means never: a permanent refusal.
+
+    `limit`, `remaining` and `reset_after_s` describe the bound that bit: the quota, or the seats.
+    """
+
+    ticket: int
+    reason: Reason
+    scope: Scope
+    retry_after_s: float | None
+    limit: float | None = None
+    remaining: float = 0
+    reset_after_s: float | None = None
+    waited_s: float = 0.0
+    detail: str = ""  # for permanent refusals: the figures, in English
+
+    @property
+    def is_permanent(self) -> bool:
+        """No waiting helps."""
+        return self.retry_after_s is None
+
+
+Decision = Admit | Queued | Refuse
+
+
+class Ending(Enum):
+    """How a lease ended; only a completed one teaches lengths and rates."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"  # the app raised or answered an error
+    ABANDONED = "abandoned"  # the caller left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What a lease turned out to cost. `None` means not reported; the core then keeps its estimate."""
+
+    ending: Ending
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None  # all sequences together
+    finished_by_length: bool = False  # cut at the declared maximum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one operation of the gate brought about; the shell must act on all of it.
+
+    `decision` answers the `offer` that was made; `grants` and `refusals` are for requests that were
+    waiting. `cancelled` are running tickets whose app must be told that its caller has gone
+    (superseded). `wake_at` is when `advance` must be called next; `wants_reading` asks the poller for
+    a fresh sample now.
+    """
+
+    decision: Decision | None = None
+    grants: tuple[Admit, ...] = ()
+    refusals: tuple[Refuse, ...] = ()
+    cancelled: tuple[int, ...] = ()
+    wake_at: float | None = None
+    wants_reading: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatistics:
+    """One engine instance as the gate sees it; tokens."""
+
+    name: str
+    state: str  # fresh | stale | blind | frozen | stalled | asleep
+    level: float | None  # last measured KV usage, 0..1
+    age_s: float | None  # of the last reading
+    capacity_tokens: float | None
+    held_tokens: float
+    projected_peak_tokens: float
+    high_watermark: float
+    margin: float
+    kp: float  # learnt measured-to-charged factor of prompts
+    leases: int
+    waiting_in_engine: int | None
+    running_in_engine: int | None
+    preemptions: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassStatistics:
+    """One priority class."""
+
+    name: str
+    queued: int
+    running: int
+    oldest_wait_s: float
+    kv_ceiling: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantStatistics:
+    """One tenant; only those with work queued or running are listed."""
+
+    name: str
+    priority_class: str
+    queued: int
+    running: int
+    virtual_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """A frozen snapshot of the gate; nothing in it changes afterwards."""
+
+    is_open: bool
+    instances: tuple[InstanceStatistics, ...] = ()
+    classes: tuple[ClassStatistics, ...] = ()
+    tenants: tuple[TenantStatistics, ...] = ()
+    queued: int = 0
+    queued_bytes: int = 0
+    running: int = 0
+    completions_per_s: float = 0.0
+    booked_slots: int = 0
+    admitted: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # by reason
