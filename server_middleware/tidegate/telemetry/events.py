@@ -1,0 +1,76 @@
+"""The one event type, and the hook that listens to it.
+
+Law of this file: the shell emits, hooks listen, nobody else knows. A hook that raises is logged once
+and dropped: telemetry never decides the fate of a request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from tidegate.core.decisions import Statistics
+
+logger = logging.getLogger("tidegate")
+
+
+class EventKind(Enum):
+    """What happened."""
+
+    ADMITTED = "admitted"
+    QUEUED = "queued"
+    REFUSED = "refused"
+    LEFT = "left"  # the caller went away while it was queued
+    FIRST_BYTE = "first_byte"
+    ENDED = "ended"
+    SHADOWED = "shadowed"  # shadow mode let pass what enforce would have held or refused
+    FAULT = "fault"  # an unexpected exception of ours
+    PASS_THROUGH = "pass_through"  # the gate opened itself, or closed that opening again
+    MODE = "mode"
+    DRAINING = "draining"
+    PROBE_FAILED = "probe_failed"
+    SIGNAL = "signal"  # an instance's signal changed its state
+    TICK = "tick"  # once a second, with a snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionEvent:
+    """One thing that happened at the gate. Fields that do not apply are left at their defaults."""
+
+    kind: EventKind
+    ticket: int = 0
+    tenant: str = ""
+    priority_class: str = ""
+    instance: str = ""
+    reason: str = ""
+    waited_s: float = 0.0
+    duration_s: float = 0.0
+    position: int = 0
+    retry_after_s: float | None = None
+    prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
+    status: int = 0
+    detail: str = ""
+    statistics: Statistics | None = None
+
+
+Hook = Callable[[AdmissionEvent], None]
+
+
+class Hooks:
+    """Fans one event out to every hook; with none it does nothing."""
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        self._hooks = list(hooks)
+
+    def __call__(self, event: AdmissionEvent) -> None:
+        for hook in tuple(self._hooks):
+            try:
+                hook(event)
+            except Exception:
+                self._hooks.remove(hook)
+                logger.exception(
+                    "Telemetry hook %r raised and was removed; admission goes on without it.", hook
+                )

@@ -1,0 +1,169 @@
+"""Events as Prometheus metrics, in the process's default registry: an engine's own /metrics shows them.
+
+Law of this file: labels are bounded (class, reason, instance, state; never a tenant or a key), every
+metric starts with `tidegate_`, and only plain Counter, Gauge and Histogram are used, with a
+multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from tidegate.core.decisions import InstanceStatistics, Statistics
+from tidegate.telemetry.events import AdmissionEvent, EventKind
+
+SIGNAL_STATES = ("fresh", "stale", "blind", "frozen", "stalled", "asleep")
+MODES = ("enforce", "shadow", "off")
+WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60)
+
+_GaugeMode = Literal["livesum", "livemax", "livemostrecent"]
+
+
+class PrometheusHook:
+    """Counts events and mirrors the gate's snapshot once a second."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tidegate_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str, mode: _GaugeMode = "livesum") -> Gauge:
+            return Gauge(f"tidegate_{name}", text, labels, registry=registry, multiprocess_mode=mode)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"tidegate_{name}", text, labels, registry=registry, buckets=WAIT_BUCKETS_S)
+
+        most: _GaugeMode = "livemax"
+        self.admitted = counter("admitted", "Requests let through", "class")
+        self.refused = counter("refused", "Requests refused, by reason code", "class", "reason")
+        self.left = counter("left", "Callers that went away while queued", "class")
+        self.ended = counter("ended", "Admitted requests that ended, by HTTP status group", "class", "status")
+        self.shadowed = counter(
+            "shadowed", "Shadow mode: what enforce would have held or refused", "class", "reason"
+        )
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended requests", "class")
+        self.output_tokens = counter("output_tokens", "Output tokens of ended requests", "class")
+        self.faults = counter("faults", "Unexpected exceptions of the gate itself", "where")
+        self.probe_failures = counter("probe_failures", "Failed reads of the KV level", "instance")
+        self.wait = histogram("queue_wait_seconds", "Time from arrival to admission", "class")
+        self.first_byte = histogram(
+            "time_to_first_byte_seconds", "From admission to the first body byte", "class"
+        )
+        self.duration = histogram("lease_seconds", "How long admitted requests held their lease", "class")
+        self.queued = gauge("queued_requests", "Requests waiting at the gate", "class")
+        self.oldest = gauge("oldest_wait_seconds", "Age of the oldest waiting request", "class", mode=most)
+        self.running = gauge("running_requests", "Requests holding a lease", "class")
+        self.queued_bytes = gauge("queued_bytes", "Body bytes held for waiting requests")
+        self.open = gauge("open", "1 while the level lets requests pass", mode=most)
+        self.booked = gauge("booked_slots", "Outstanding slots of the retry calendar")
+        self.completions = gauge("completions_per_second", "Learnt completion rate")
+        self.mode = gauge("mode", "1 for the mode in force", "mode", mode=most)
+        self.passing = gauge("pass_through", "1 while repeated faults have opened the gate", mode=most)
+        self.draining = gauge("draining", "1 while the server is stopping", mode=most)
+        self.level = gauge("kv_level_ratio", "Measured KV usage, 0..1", "instance", mode=most)
+        self.age = gauge("kv_level_age_seconds", "Age of the last reading", "instance", mode=most)
+        self.watermark = gauge(
+            "kv_high_watermark_ratio", "Level above which nothing passes", "instance", mode=most
+        )
+        self.capacity = gauge("kv_capacity_tokens", "KV capacity in force", "instance", mode=most)
+        self.held = gauge("kv_held_tokens", "Tokens charged to leases now", "instance")
+        self.peak = gauge("kv_projected_peak_tokens", "Largest future occupancy of the leases", "instance")
+        self.margin = gauge("kv_margin_ratio", "Safety margin in force", "instance", mode=most)
+        self.prompt_factor = gauge(
+            "kv_prompt_factor_ratio", "Learnt measured-to-charged prompts", "instance", mode=most
+        )
+        self.preemptions = gauge(
+            "engine_preemptions", "Preemptions the engine has counted", "instance", mode=most
+        )
+        self.engine_waiting = gauge(
+            "engine_waiting_requests", "Requests in the engine's queue", "instance", mode=most
+        )
+        self.state = gauge("signal_state", "1 for the state the signal is in", "instance", "state", mode=most)
+
+    def __call__(self, event: AdmissionEvent) -> None:
+        name = event.priority_class or "unknown"
+        match event.kind:
+            case EventKind.ADMITTED:
+                self.admitted.labels(name).inc()
+                self.wait.labels(name).observe(event.waited_s)
+            case EventKind.REFUSED:
+                self.refused.labels(name, event.reason).inc()
+            case EventKind.FIRST_BYTE:
+                self.first_byte.labels(name).observe(event.duration_s)
+            case EventKind.ENDED:
+                self._ended(name, event)
+            case EventKind.TICK if event.statistics is not None:
+                self._mirror(event.statistics)
+            case _:
+                self._rare(name, event)
+
+    def _ended(self, name: str, event: AdmissionEvent) -> None:
+        self.ended.labels(name, f"{event.status // 100}xx" if event.status else "none").inc()
+        self.duration.labels(name).observe(event.duration_s)
+        self.prompt_tokens.labels(name).inc(event.prompt_tokens)
+        self.output_tokens.labels(name).inc(event.output_tokens)
+
+    def _rare(self, name: str, event: AdmissionEvent) -> None:
+        match event.kind:
+            case EventKind.LEFT:
+                self.left.labels(name).inc()
+            case EventKind.SHADOWED:
+                self.shadowed.labels(name, event.reason).inc()
+            case EventKind.FAULT:
+                self.faults.labels(event.reason).inc()
+            case EventKind.PROBE_FAILED:
+                self.probe_failures.labels(event.instance or "engine").inc()
+            case EventKind.MODE:
+                for mode in MODES:
+                    self.mode.labels(mode).set(mode == event.reason)
+            case EventKind.PASS_THROUGH:
+                self.passing.set(event.reason == "opened")
+            case EventKind.DRAINING:
+                self.draining.set(1)
+            case _:
+                pass
+
+    def _mirror(self, statistics: Statistics) -> None:
+        self.open.set(statistics.is_open)
+        self.queued_bytes.set(statistics.queued_bytes)
+        self.booked.set(statistics.booked_slots)
+        self.completions.set(statistics.completions_per_s)
+        for row in statistics.classes:
+            self.queued.labels(row.name).set(row.queued)
+            self.running.labels(row.name).set(row.running)
+            self.oldest.labels(row.name).set(row.oldest_wait_s)
+        for instance in statistics.instances:
+            self._mirror_instance(instance)
+
+    def _mirror_instance(self, instance: InstanceStatistics) -> None:
+        name = instance.name
+        known: list[tuple[Gauge, float | None]] = [
+            (self.level, instance.level),
+            (self.age, instance.age_s),
+            (self.watermark, instance.high_watermark),
+            (self.capacity, instance.capacity_tokens),
+            (self.held, instance.held_tokens),
+            (self.peak, instance.projected_peak_tokens),
+            (self.margin, instance.margin),
+            (self.prompt_factor, instance.kp),
+            (self.preemptions, instance.preemptions),
+            (self.engine_waiting, instance.waiting_in_engine),
+        ]
+        for gauge, value in known:
+            if value is not None:  # an unknown figure is left out, never shown as 0
+                gauge.labels(name).set(value)
+        for state in SIGNAL_STATES:
+            self.state.labels(name, state).set(state == instance.state)
+
+
+_hooks: dict[int, PrometheusHook] = {}
+
+
+def prometheus_hook(registry: CollectorRegistry = REGISTRY) -> PrometheusHook:
+    """The hook of this registry: one for all middlewares of a process, since names register once."""
+    return (
+        _hooks.setdefault(id(registry), PrometheusHook(registry))
+        if id(registry) not in _hooks
+        else _hooks[id(registry)]
+    )
