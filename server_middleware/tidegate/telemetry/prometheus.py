@@ -162,8 +162,7 @@ _hooks: dict[int, PrometheusHook] = {}
 
 def prometheus_hook(registry: CollectorRegistry = REGISTRY) -> PrometheusHook:
     """The hook of this registry: one for all middlewares of a process, since names register once."""
-    return (
-        _hooks.setdefault(id(registry), PrometheusHook(registry))
-        if id(registry) not in _hooks
-        else _hooks[id(registry)]
-    )
+    key = id(registry)
+    if key not in _hooks:
+        _hooks[key] = PrometheusHook(registry)
+    return _hooks[key]
