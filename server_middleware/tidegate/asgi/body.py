@@ -1,0 +1,168 @@
+"""Reads a request body within bounds of size and time, and hands it back exactly.
+
+Law of this file: the app behind us receives the very messages the server sent, in order, and after
+them whatever the server's own `receive` says; nothing is ever made up. An empty `http.request` after
+the body would spin Starlette's disconnect listener, and an early `http.disconnect` would cut the
+answer short. Nothing is awaited before a buffered message is handed out, since frameworks poll
+`receive` inside scopes that are already cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidegate.asgi.types import Headers, Message, Receive, content_length
+
+
+class BodyOptions(BaseModel):
+    """Bounds of what is read before the decision."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_bytes: int = Field(default=8 * 1024 * 1024, ge=0)
+    """Larger bodies are not held: their cost is estimated from the declared length."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """A body that takes longer to arrive is answered 408."""
+
+
+class BodyTimeout(Exception):
+    """The body did not arrive in time; nothing has been passed to the app."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"The request body did not arrive within {timeout_s:g} s (body.timeout_s).")
+        self.timeout_s = timeout_s
+
+
+class Body:
+    """What was read, and the `receive` with which the app reads it again."""
+
+    def __init__(self, receive: Receive, declared_bytes: int | None) -> None:
+        self._receive = receive
+        self._messages: deque[Message] = deque()
+        self.declared_bytes = declared_bytes
+        self.read_bytes = 0
+        self.complete = False
+        """Whether `data` is the whole body. When not, only `size_bytes` may be trusted."""
+        self.disconnected = False
+        """Whether the caller left while sending; the app must not be called then."""
+
+    @property
+    def data(self) -> bytes:
+        """What has been read and not yet been replayed. Joined on each call: nothing is held twice."""
+        parts = [message.get("body", b"") for message in self._messages]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """The best known size of the body."""
+        return self.read_bytes if self.complete else max(self.declared_bytes or 0, self.read_bytes)
+
+    def digest(self) -> bytes:
+        """SHA-256 of `data`; equal bodies have equal digests."""
+        return hashlib.sha256(self.data).digest()
+
+    def replace_data(self, data: bytes) -> None:
+        """Puts `data` in the place of a complete body; the only exception to exact replay.
+
+        The caller must also correct the scope's headers (`types.with_content_length`).
+
+        Raises:
+            ValueError: the body is not complete, so part of it would be lost.
+        """
+        if not self.complete:
+            raise ValueError("Only a body that was read completely can be replaced.")
+        self._messages = deque([{"type": "http.request", "body": data, "more_body": False}])
+        self.read_bytes = len(data)
+
+    async def receive(self) -> Message:
+        """The ASGI `receive` for the app."""
+        if self._messages:
+            return self._messages.popleft()
+        return await self._receive()
+
+    async def read(self, max_bytes: int, is_late: Callable[[], bool]) -> bool:
+        """Buffers until the body is whole, larger than `max_bytes`, or the caller has gone.
+
+        Returns:
+            `False` when `is_late` said so before any of that.
+        """
+        while not is_late():
+            message = await self._receive()
+            self._messages.append(message)
+            if message["type"] != "http.request":
+                self.disconnected = message["type"] == "http.disconnect"
+                return True
+            self.read_bytes += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.complete = self.read_bytes <= max_bytes
+                return True
+            if self.read_bytes > max_bytes:
+                return True
+        return False
+
+
+async def read_body(
+    receive: Receive, *, headers: Headers, max_bytes: int, timeout_s: float, clock: Callable[[], float]
+) -> Body:
+    """Reads a body for its cost; one declared larger than `max_bytes` is not read at all.
+
+    Args:
+        receive: the server's own.
+        headers: of the request, for its declared length.
+        max_bytes: nothing beyond it is buffered, but for the message that crosses it.
+        timeout_s: for the whole body, from now on.
+        clock: monotonic seconds.
+
+    Raises:
+        BodyTimeout: the body did not arrive in time.
+    """
+    declared_bytes = content_length(headers)
+    body = Body(receive, declared_bytes)
+    if declared_bytes is not None and declared_bytes > max_bytes:
+        return body
+    deadline_at = clock() + timeout_s
+    async with _Deadline(timeout_s):
+        if not await body.read(max_bytes, lambda: clock() > deadline_at):
+            raise BodyTimeout(timeout_s)
+    return body
+
+
+class _Deadline:
+    """Cancels the block after `timeout_s` and turns that into `BodyTimeout`; no task is made.
+
+    (`asyncio.timeout` does this from Python 3.11 on; 3.10 is supported too.)
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._expired = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("A body must be read inside an asyncio task.")
+        self._task = task
+        self._handle = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._handle.cancel()
+        if not self._expired:
+            return False
+        cancelled_by_others = sys.version_info >= (3, 11) and self._task.uncancel() > 0
+        if kind is asyncio.CancelledError and not cancelled_by_others:
+            raise BodyTimeout(self._timeout_s) from error
+        return False

@@ -1,0 +1,175 @@
+"""Is this request guarded, and which dialect does it speak?
+
+Law of this file: matching is on what the app behind us could route, so it errs on the side of
+guarding. Whatever prefix a Mount, a root path or a proxy puts in front, the last segments of the
+path decide; blanks, doubled or trailing slashes, dot segments, letter case, matrix parameters and
+left-over percent signs change nothing. (Starlette, for one, routes `/v1/completions%0A` too.)
+
+The routes were read from vLLM 0.32, SGLang 0.5.23 and the OpenAPI description of TGI.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from urllib.parse import unquote
+
+from tidegate.asgi.types import Scope
+
+
+class Dialect(str, Enum):
+    """Whose request body and answer it is."""
+
+    OPENAI_COMPLETIONS = "openai_completions"
+    OPENAI_CHAT = "openai_chat"
+    OPENAI_RESPONSES = "openai_responses"
+    OPENAI_EMBEDDINGS = "openai_embeddings"
+    OPENAI_AUDIO = "openai_audio"
+    OPENAI_REALTIME = "openai_realtime"
+    ANTHROPIC_MESSAGES = "anthropic_messages"
+    VLLM_CHAT_BATCH = "vllm_chat_batch"
+    VLLM_TOKENS = "vllm_tokens"  # token ids in, token ids out
+    VLLM_POOLING = "vllm_pooling"  # pooling, scoring, classification, reranking
+    VLLM_DECISIONS = "vllm_decisions"  # structured decisions, generative scoring
+    COHERE_CHAT = "cohere_chat"
+    OLLAMA = "ollama"
+    INVOCATIONS = "invocations"  # SageMaker's and Vertex's one door for every kind of body
+    SGLANG_GENERATE = "sglang_generate"  # also what TGI and vLLM's plain server call /generate
+    TGI_GENERATE = "tgi_generate"
+    UNKNOWN_POST = "unknown_post"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What was matched. `label` is one of a bounded set of strings, fit for a metric."""
+
+    dialect: Dialect
+    generates: bool
+    label: str
+
+
+def _routes(dialect: Dialect, generates: bool, *labels: str) -> dict[str, Route]:
+    return {label: Route(dialect, generates, label) for label in labels}
+
+
+_KNOWN: dict[str, Route] = {
+    **_routes(Dialect.OPENAI_CHAT, True, "/chat/completions"),
+    **_routes(Dialect.OPENAI_COMPLETIONS, True, "/completions"),
+    **_routes(Dialect.OPENAI_RESPONSES, True, "/v1/responses"),
+    **_routes(Dialect.OPENAI_EMBEDDINGS, False, "/embeddings", "/v2/embed"),
+    **_routes(Dialect.OPENAI_AUDIO, True, "/audio/transcriptions", "/audio/translations", "/audio/speech"),
+    **_routes(Dialect.ANTHROPIC_MESSAGES, True, "/v1/messages"),
+    **_routes(Dialect.VLLM_CHAT_BATCH, True, "/chat/completions/batch"),
+    **_routes(Dialect.VLLM_TOKENS, True, "/inference/v1/generate"),
+    **_routes(Dialect.VLLM_POOLING, False, "/pooling", "/classify", "/score", "/rerank", "/encode"),
+    **_routes(Dialect.VLLM_DECISIONS, False, "/v1/systemone", "/v1/decisions", "/generative_scoring"),
+    **_routes(Dialect.COHERE_CHAT, True, "/cohere/v2/chat"),
+    **_routes(Dialect.OLLAMA, True, "/api/chat", "/api/generate"),
+    **_routes(Dialect.INVOCATIONS, True, "/invocations", "/vertex_generate"),
+    **_routes(Dialect.SGLANG_GENERATE, True, "/generate"),
+    **_routes(Dialect.TGI_GENERATE, True, "/generate_stream"),
+}
+_CACHED_PATH_CHARACTERS = 256  # so that callers cannot fill the cache with long strings
+_LONGEST_PATH_CHARACTERS = 4096  # only the tail of a longer path is looked at
+_REALTIME = Route(Dialect.OPENAI_REALTIME, True, "/v1/realtime")
+_UNKNOWN = Route(Dialect.UNKNOWN_POST, True, "unknown")
+_GUARDED_METHODS = frozenset({"POST", "PUT", "PATCH"})  # SGLang takes PUT for POST
+
+_EXEMPT_POSTS = frozenset(
+    {"tokenize", "detokenize", "chat_tokenize", "count_tokens", "render", "derender"}
+    | {"cancel", "abort", "abort_request", "abort_requests"}
+    | {"load_lora_adapter", "unload_lora_adapter", "ping", "health", "metrics"}
+    | {"sleep", "wake_up", "pause", "resume", "start_profile", "stop_profile"}
+    | {"reset_prefix_cache", "flush_cache"}
+)
+"""Last segments of POST routes that load no KV cache; they matter only under `guard_unknown_posts`."""
+
+
+def segments(path: str) -> tuple[str, ...]:
+    """The path as an app could read it: decoded, lower case, no empty, dot or parameter parts."""
+    if len(path) <= _CACHED_PATH_CHARACTERS:
+        return _cached_segments(path)
+    return _segments(path[-_LONGEST_PATH_CHARACTERS:])
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    for _ in range(2):  # the server has decoded once; a proxy or an app may decode again
+        if "%" not in path:
+            break
+        path = unquote(path)
+    parts: list[str] = []
+    for raw in re.split(r"[/\\]", path.lower()):
+        part = "".join(raw.split(";", 1)[0].split())
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return tuple(parts)
+
+
+_cached_segments = lru_cache(maxsize=1024)(_segments)
+
+
+class RouteTable:
+    """Decides by method and path.
+
+    Args:
+        guard_unknown_posts: also guard POST, PUT and PATCH requests to paths nobody here has heard of.
+        extra_guarded: further guarded paths, e.g. `/predict`; the last segments are compared.
+        exempt: paths never guarded; these win over everything else.
+    """
+
+    def __init__(
+        self,
+        guard_unknown_posts: bool = False,
+        extra_guarded: tuple[str, ...] = (),
+        exempt: tuple[str, ...] = (),
+    ) -> None:
+        self._guard_unknown_posts = guard_unknown_posts
+        self._known = {segments(label): route for label, route in _KNOWN.items()}
+        for path in extra_guarded:
+            key = _checked("extra_guarded", path)
+            self._known.setdefault(key, Route(Dialect.UNKNOWN_POST, True, "/" + "/".join(key)))
+        self._exempt = frozenset(_checked("exempt", path) for path in exempt)
+        self._longest = max(map(len, (*self._known, *self._exempt)))
+
+    def match(self, scope: Scope) -> Route | None:
+        """The route that is guarded, or `None` for everything that passes untouched."""
+        kind = scope.get("type")
+        if kind == "http":
+            if scope.get("method", "GET").upper() not in _GUARDED_METHODS:
+                return None
+        elif kind != "websocket":
+            return None
+        parts = segments(scope.get("path", ""))
+        tails = [parts[-count:] for count in range(min(len(parts), self._longest), 0, -1)]
+        if not self._exempt.isdisjoint(tails):
+            return None
+        if kind == "websocket":
+            return _REALTIME if parts[-1:] == ("realtime",) else None
+        return self._match_post(parts, tails)
+
+    def _match_post(self, parts: tuple[str, ...], tails: list[tuple[str, ...]]) -> Route | None:
+        for tail in tails:  # longest first
+            if (route := self._known.get(tail)) is not None:
+                return route
+        if self._guard_unknown_posts and (not parts or parts[-1] not in _EXEMPT_POSTS):
+            return _UNKNOWN
+        return None
+
+
+def _checked(name: str, path: str) -> tuple[str, ...]:
+    key = segments(path)
+    if not key:
+        raise ValueError(f"guard.{name} contains {path!r}: name at least one path segment, e.g. '/predict'.")
+    return key
+
+
+def background_id(scope: Scope) -> str | None:
+    """The id in `GET /v1/responses/{id}`, by which the end of a background response is seen."""
+    parts = segments(scope.get("path", ""))
+    if scope.get("type") != "http" or scope.get("method") != "GET" or len(parts) < 2:
+        return None
+    return parts[-1] if parts[-2] == "responses" else None
