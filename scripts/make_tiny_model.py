@@ -1,7 +1,9 @@
-"""Writes a tiny Llama model directory (config and tokenizer, no weights) that vLLM starts with `--load-format dummy`.
+"""Writes a tiny Llama model directory (config and tokenizer, no weights) that vLLM starts with
+`--load-format dummy`.
 
-Nothing is downloaded: the byte-level BPE tokenizer is trained here on a few sentences, so any text, Chinese included,
-has tokens. Run it with the Python of the engine environment: `python scripts/make_tiny_model.py DIRECTORY`.
+Nothing is downloaded: the byte-level BPE tokenizer is trained here on a few sentences, so any text, Chinese
+included, has tokens. Run it with the Python of the engine environment: `python scripts/make_tiny_model.py
+DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(SENTENCES * 4, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
     fast.chat_template = CHAT_TEMPLATE
     return fast
 
