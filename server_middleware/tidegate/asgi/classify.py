@@ -16,6 +16,8 @@ from enum import Enum
 from functools import lru_cache
 from urllib.parse import unquote
 
+from pydantic import BaseModel, ConfigDict, field_validator
+
 from tidegate.asgi.types import Scope
 
 
@@ -112,27 +114,38 @@ def _segments(path: str) -> tuple[str, ...]:
 _cached_segments = lru_cache(maxsize=1024)(_segments)
 
 
+class GuardOptions(BaseModel):
+    """What is guarded besides the inference routes known here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    guard_unknown_posts: bool = False
+    """Also guard POST, PUT and PATCH requests to paths nobody here has heard of (TGI's `POST /` is one)."""
+    extra_guarded: tuple[str, ...] = ()
+    """Further guarded paths, e.g. `/predict`; the last segments are compared."""
+    exempt: tuple[str, ...] = ()
+    """Paths never guarded; these win over everything else."""
+
+    @field_validator("extra_guarded", "exempt")
+    @classmethod
+    def _name_a_segment(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if not segments(path):
+                raise ValueError(f"{path!r} names no path segment: write e.g. '/predict'.")
+        return paths
+
+
 class RouteTable:
-    """Decides by method and path.
+    """Decides by method and path."""
 
-    Args:
-        guard_unknown_posts: also guard POST, PUT and PATCH requests to paths nobody here has heard of.
-        extra_guarded: further guarded paths, e.g. `/predict`; the last segments are compared.
-        exempt: paths never guarded; these win over everything else.
-    """
-
-    def __init__(
-        self,
-        guard_unknown_posts: bool = False,
-        extra_guarded: tuple[str, ...] = (),
-        exempt: tuple[str, ...] = (),
-    ) -> None:
-        self._guard_unknown_posts = guard_unknown_posts
+    def __init__(self, options: GuardOptions | None = None) -> None:
+        options = options or GuardOptions()
+        self._guard_unknown_posts = options.guard_unknown_posts
         self._known = {segments(label): route for label, route in _KNOWN.items()}
-        for path in extra_guarded:
-            key = _checked("extra_guarded", path)
+        for path in options.extra_guarded:
+            key = segments(path)
             self._known.setdefault(key, Route(Dialect.UNKNOWN_POST, True, "/" + "/".join(key)))
-        self._exempt = frozenset(_checked("exempt", path) for path in exempt)
+        self._exempt = frozenset(map(segments, options.exempt))
         self._longest = max(map(len, (*self._known, *self._exempt)))
 
     def match(self, scope: Scope) -> Route | None:
@@ -158,13 +171,6 @@ class RouteTable:
         if self._guard_unknown_posts and (not parts or parts[-1] not in _EXEMPT_POSTS):
             return _UNKNOWN
         return None
-
-
-def _checked(name: str, path: str) -> tuple[str, ...]:
-    key = segments(path)
-    if not key:
-        raise ValueError(f"guard.{name} contains {path!r}: name at least one path segment, e.g. '/predict'.")
-    return key
 
 
 def background_id(scope: Scope) -> str | None:

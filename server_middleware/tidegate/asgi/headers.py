@@ -1,0 +1,146 @@
+"""The wire codec, writer half: a refusal as headers; and what callers say in theirs.
+
+Law of this file: what is written is true and fit for its recipient (whole seconds in `Retry-After`,
+never a date; deltas in `RateLimit`, an epoch in `X-RateLimit-Reset`), and what is read never raises:
+a malformed header is no header.
+
+Rules: RFC 9110 (Retry-After), draft-ietf-httpapi-ratelimit-headers-10 (RateLimit, RateLimit-Policy),
+RFC 9651 (structured fields), RFC 7240 (Prefer), draft-ietf-httpapi-idempotency-key-header-06.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import http_sf
+
+from tidegate.asgi.types import HeaderList, Headers, first_header, list_header
+from tidegate.core.decisions import Reason, Refuse
+
+_LARGEST_INTEGER = 999_999_999_999_999  # of a structured field
+_BOUNDS: dict[Reason, str] = {
+    Reason.RATE_LIMITED: "requests",
+    Reason.TOKEN_RATE_LIMITED: "tokens",
+    Reason.QUEUE_FULL: "queue",
+    Reason.TENANT_QUEUE_FULL: "tenant-queue",
+}
+_UNITS = {"queue": "concurrent-requests", "tenant-queue": "concurrent-requests", "requests": "requests"}
+
+
+def bound_name(reason: Reason) -> str:
+    """The name under which `RateLimit` speaks of the bound that bit."""
+    return _BOUNDS.get(reason, "capacity")
+
+
+def retry_after_seconds(refuse: Refuse) -> int | None:
+    """`Retry-After`: whole seconds, rounded up, at least 1; `None` for a permanent refusal."""
+    return None if refuse.retry_after_s is None else max(1, _ceil(refuse.retry_after_s))
+
+
+def retry_after_ms(refuse: Refuse) -> int | None:
+    """The exact wait, rounded up to the millisecond, so that whoever waits it out is not early."""
+    return None if refuse.retry_after_s is None else max(1, _ceil(refuse.retry_after_s * 1000))
+
+
+def _ceil(figure: float) -> int:
+    return min(max(math.ceil(round(figure, 6)), 0), _LARGEST_INTEGER) if math.isfinite(figure) else 60
+
+
+def _floor(figure: float) -> int:
+    return min(max(math.floor(figure), 0), _LARGEST_INTEGER) if math.isfinite(figure) else 0
+
+
+def refusal_headers(
+    refuse: Refuse, *, wall_now_s: float, expose_limits: bool = True, send_policy: bool = False
+) -> HeaderList:
+    """Everything a client needs to come back at the right time, or not at all.
+
+    Args:
+        refuse: the decision.
+        wall_now_s: seconds since the epoch, for `X-RateLimit-Reset` only.
+        expose_limits: say how large the bound is; it tells callers about the server's capacity.
+        send_policy: also send `RateLimit-Policy`.
+    """
+    seconds, milliseconds = retry_after_seconds(refuse), retry_after_ms(refuse)
+    if seconds is None or milliseconds is None:
+        return [(b"cache-control", b"no-store"), (b"x-should-retry", b"false")]
+    reset_after_s = milliseconds / 1000 if refuse.reset_after_s is None else refuse.reset_after_s
+    name, remaining = bound_name(refuse.reason), _floor(refuse.remaining)
+    headers = [
+        (b"retry-after", b"%d" % seconds),
+        (b"retry-after-ms", b"%d" % milliseconds),
+        (b"ratelimit", _list(name, {"r": remaining, "t": min(_ceil(reset_after_s), seconds)})),
+        (b"cache-control", b"no-store"),
+        (b"x-should-retry", b"true"),
+    ]
+    if expose_limits and refuse.limit is not None:
+        limit = _ceil(refuse.limit)
+        headers += [
+            (b"x-ratelimit-limit", b"%d" % limit),
+            (b"x-ratelimit-remaining", b"%d" % remaining),
+            (b"x-ratelimit-reset", b"%d" % _ceil(wall_now_s + reset_after_s)),
+        ]
+        if send_policy:
+            unit = {"qu": _UNITS[name]} if name in _UNITS else {"tidegate-unit": "kv-tokens"}
+            headers.append((b"ratelimit-policy", _list(name, {"q": limit, **unit})))
+    return headers
+
+
+def _list(name: str, parameters: Mapping[str, int | str]) -> bytes:
+    item: Any = (name, dict(parameters))  # http-sf's types do not say that a list holds items
+    return http_sf.ser([item]).encode("ascii")
+
+
+def server_timing(waited_s: float) -> tuple[bytes, bytes]:
+    """How long the request stood in our queue, in milliseconds."""
+    return b"server-timing", f"tidegate;dur={waited_s * 1000:.1f}".encode("ascii")
+
+
+# --- what callers say -------------------------------------------------------------------------------
+
+_SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+_PREFERENCE = re.compile(r"""\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:;.*)?""", re.ASCII | re.IGNORECASE)
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+def _seconds(value: str | None) -> float | None:
+    return float(value) if value is not None and _SECONDS.fullmatch(value) else None
+
+
+def parse_prefer_wait(headers: Headers) -> float | None:
+    """`Prefer: wait=N`, in seconds: how long the caller is ready to wait for the whole answer."""
+    for preference in list_header(headers, b"prefer").split(","):
+        if (match := _PREFERENCE.fullmatch(preference)) is not None:
+            return float(match[1])
+    return None
+
+
+def parse_read_timeout(headers: Headers) -> float | None:
+    """`X-Stainless-Read-Timeout`, in seconds: how much silence the caller's SDK bears."""
+    return _seconds(first_header(headers, b"x-stainless-read-timeout")) or None
+
+
+def parse_idempotency_key(headers: Headers) -> str | None:
+    """`Idempotency-Key`: a structured string as the draft asks, or the bare token that many send."""
+    value = first_header(headers, b"idempotency-key")
+    if value is None or len(value) > 300:
+        return None
+    if value.startswith('"'):
+        try:
+            parsed = http_sf.parse(value.encode("latin-1"), tltype="item")
+        except ValueError:
+            return None
+        value = parsed[0] if isinstance(parsed, tuple) and isinstance(parsed[0], str) else ""
+    return value if _KEY.fullmatch(value) else None
+
+
+def parse_attempt(headers: Headers) -> int:
+    """Which attempt this is, counted from 1: `Tidegate-Attempt`, or the OpenAI and Anthropic SDKs' count."""
+    for name, first in ((b"tidegate-attempt", 0), (b"x-stainless-retry-count", 1)):
+        value = first_header(headers, name)
+        if value is not None and value.isascii() and value.isdigit() and len(value) <= 6:
+            return max(1, int(value) + first)
+    return 1
