@@ -110,8 +110,9 @@ _ALL = (
             "kv_usage": "sglang:token_usage",
             "kv_used": "sglang:num_used_tokens",
             "kv_total": "sglang:max_total_num_tokens",
-            "waiting": "sglang:num_queue_reqs",
-            "running": "sglang:num_running_reqs",
+            # With priority scheduling the total stands under priority="", its parts beside it.
+            "waiting": 'sglang:num_queue_reqs{priority=""}',
+            "running": 'sglang:num_running_reqs{priority=""}',
             "capacity_tokens": "sglang:max_total_num_tokens",
             "block_tokens": "sglang:page_size",
             "max_model_tokens": "sglang:context_len",
@@ -169,7 +170,8 @@ _ALL = (
         {
             "kv_usage": "dynamo_component_gpu_cache_usage_percent "
             "dynamo_component_kvstats_gpu_cache_usage_percent",
-            "running": "dynamo_component_inflight_requests",
+            # Other endpoints of a worker are Dynamo's own calls, not requests.
+            "running": 'dynamo_component_inflight_requests{dynamo_endpoint="generate"}',
             "capacity_blocks": "dynamo_component_total_blocks dynamo_component_kvstats_total_blocks",
         },
     ),
@@ -192,7 +194,12 @@ _ALL = (
     _preset(
         "tgi",
         "Text Generation Inference",
-        {"waiting": "tgi_queue_size", "running": "tgi_batch_current_size"},
+        {
+            "waiting": "tgi_queue_size",
+            "running": "tgi_batch_current_size",
+            "generation_tokens": "tgi_request_generated_tokens_sum",
+            "prompt_tokens": "tgi_request_input_length_sum",
+        },
         has_kv_level=False,
     ),
     _preset(

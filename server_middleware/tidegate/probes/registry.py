@@ -59,6 +59,11 @@ class RegistryProbe:
         self._cached: tuple[float, dict[str, list[Sample]]] | None = None
         self._merge = Offload(self._merged, f"tidegate probe {instance}")
 
+    @property
+    def engine_title(self) -> str | None:
+        """The engine that publishes here, once a reading has been had."""
+        return self._found.title if self._found is not None else None
+
     async def read(self) -> Sequence[Reading]:
         """Read once.
 
