@@ -1,0 +1,233 @@
+"""Who is asking: tenant, priority class and end user.
+
+Law of this file: identity is the server's. It comes from configuration keyed by credential, from a
+header that a trusted proxy wrote, or from what the app itself has shown to accept; a caller may lower
+its priority and never raise it. Keys are held as SHA-256 and are never logged, labelled or returned.
+
+vLLM puts this middleware outside its own authentication, so a request is named here before the app
+has checked its key. `require_key` has us check it first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tidegate.asgi.addresses import UNIX, TrustedProxies, parse_network
+from tidegate.asgi.proofs import Proofs
+from tidegate.asgi.types import Headers, Scope, header_lines
+
+PRIORITY_HEADER = b"x-tidegate-priority"
+UNPROVEN = "unproven"
+"""The one tenant of all credentials that have not proved themselves."""
+_HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_NAME = re.compile(r"[\x20-\x7e]{1,128}")
+
+
+class IdentityOptions(BaseModel):
+    """Whose word counts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose headers are believed; `unix` for peers on a Unix socket."""
+    tenant_header: str | None = None
+    """Header by which a trusted proxy names the tenant, e.g. `X-Tenant`."""
+    end_user_header: str | None = None
+    """Header naming the user inside one service's key; believed from trusted proxies and configured keys."""
+    require_key: bool = False
+    """Answer 401 to callers without a configured key, before the app is asked."""
+    max_credentials: int = Field(default=10_000, ge=1)
+    """Credentials nobody configured that are remembered as accepted by the app."""
+    flex_class: str | None = "batch"
+    """Class to which a body with `"service_tier": "flex"` lowers itself; `None`: not at all."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            if proxy != UNIX:
+                parse_network(proxy)
+        return proxies
+
+    @field_validator("tenant_header", "end_user_header")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise ValueError(f"{name!r} is no header name: write e.g. 'X-Tenant'.")
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantKeys:
+    """A configured tenant. A key is the plain credential or `sha256:` and its 64 hexadecimal digits."""
+
+    name: str
+    priority_class: str
+    keys: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks. `credential_hash` is SHA-256 in hexadecimal, `None` where no credential came along."""
+
+    tenant: str
+    priority_class: str
+    credential_hash: str | None = None
+    end_user: str | None = None
+    is_configured: bool = False
+
+
+class Resolver:
+    """Names callers by configuration, and by what the app has shown of unknown credentials.
+
+    Args:
+        tenants: the configured ones.
+        options: whose word counts.
+        classes: names of the priority classes, highest first.
+        default_class: for callers nobody configured.
+
+    Raises:
+        ValueError: one key names two tenants, or a `sha256:` key is malformed.
+    """
+
+    def __init__(
+        self,
+        tenants: Sequence[TenantKeys],
+        options: IdentityOptions,
+        *,
+        classes: Sequence[str],
+        default_class: str,
+    ) -> None:
+        self._by_name = {tenant.name: tenant for tenant in tenants}
+        self._by_key = _by_key(tenants)
+        self._options = options
+        self._proxies = TrustedProxies(options.trusted_proxies)
+        self._ranks = {name: rank for rank, name in enumerate(classes)}
+        self._default_class = default_class
+        self._tenant_header = _lower(options.tenant_header)
+        self._end_user_header = _lower(options.end_user_header)
+        self._proofs = Proofs(options.max_credentials)
+
+    def resolve(self, scope: Scope) -> Caller:
+        """The caller of this request; the same for equal headers until the app shows something new."""
+        headers: Headers = scope.get("headers", ())
+        is_trusted = self._proxies.trusts_peer(scope)
+        caller = (self._named(headers) if is_trusted else None) or self._by_credential(scope, headers)
+        if self._end_user_header is not None and (is_trusted or caller.is_configured):
+            caller = replace(caller, end_user=_only(headers, self._end_user_header))
+        for wish in header_lines(headers, PRIORITY_HEADER):
+            caller = self.lowered(caller, wish)
+        return caller
+
+    def lowered(self, caller: Caller, priority_class: str | None) -> Caller:
+        """The caller in that class if it ranks lower; otherwise unchanged, unknown names included."""
+        rank = None if priority_class is None else self._ranks.get(priority_class)
+        if priority_class is None or rank is None or rank <= self._ranks.get(caller.priority_class, -1):
+            return caller
+        return replace(caller, priority_class=priority_class)
+
+    def is_allowed(self, caller: Caller) -> bool:
+        """Whether the caller may go on to the app; only `require_key` makes this false."""
+        return caller.is_configured or not self._options.require_key
+
+    def observed(self, caller: Caller, status: int) -> None:
+        """The app, not we, answered this caller with `status`."""
+        if not caller.is_configured:
+            self._proofs.observed(caller.credential_hash, status)
+
+    def _named(self, headers: Headers) -> Caller | None:
+        name = None if self._tenant_header is None else _only(headers, self._tenant_header)
+        if name is None:
+            return None
+        known = self._by_name.get(name)
+        if known is not None:
+            return Caller(tenant=name, priority_class=known.priority_class, is_configured=True)
+        return Caller(tenant=f"header-{name}", priority_class=self._default_class)
+
+    def _by_credential(self, scope: Scope, headers: Headers) -> Caller:
+        digests = [hashlib.sha256(given).digest() for given in credentials(headers)]
+        for digest in digests:
+            tenant = self._owner(digest)
+            if tenant is not None:
+                return Caller(
+                    tenant=tenant.name,
+                    priority_class=tenant.priority_class,
+                    credential_hash=digest.hex(),
+                    is_configured=True,
+                )
+        given = digests[0].hex() if digests else None
+        return Caller(
+            tenant=self._unknown(scope, given), priority_class=self._default_class, credential_hash=given
+        )
+
+    def _owner(self, digest: bytes) -> TenantKeys | None:
+        entry = self._by_key.get(digest)
+        if entry is None or not hmac.compare_digest(entry[0], digest):
+            return None
+        return entry[1]
+
+    def _unknown(self, scope: Scope, credential: str | None) -> str:
+        if not self._proofs.app_refuses:
+            return f"address-{self._proxies.caller(scope)}"
+        if credential is not None and self._proofs.is_proven(credential):
+            return f"key-{credential[:16]}"
+        return UNPROVEN
+
+
+def credentials(headers: Headers) -> list[bytes]:
+    """The credentials given: the Bearer token, then `x-api-key`, then `api-key`; first line of each."""
+    found: list[bytes] = []
+    seen: set[bytes] = set()
+    for name, value in headers:
+        key = name.lower()
+        if key in seen or key not in (b"authorization", b"x-api-key", b"api-key"):
+            continue
+        seen.add(key)
+        if key != b"authorization":
+            found.append(value.strip())
+            continue
+        scheme, _, token = value.strip().partition(b" ")
+        if scheme.lower() == b"bearer":
+            found.insert(0, token.strip())
+    return [credential for credential in found if credential]
+
+
+def _by_key(tenants: Sequence[TenantKeys]) -> dict[bytes, tuple[bytes, TenantKeys]]:
+    found: dict[bytes, tuple[bytes, TenantKeys]] = {}
+    for tenant in tenants:
+        for key in tenant.keys:
+            digest = _digest(tenant.name, key)
+            if digest in found and found[digest][1] is not tenant:
+                raise ValueError(
+                    f"tenants[{tenant.name}].keys and tenants[{found[digest][1].name}].keys share a key: "
+                    "give each tenant its own."
+                )
+            found[digest] = (digest, tenant)
+    return found
+
+
+def _digest(tenant: str, key: str) -> bytes:
+    if not key.startswith("sha256:"):
+        if not key.strip():
+            raise ValueError(f"tenants[{tenant}].keys contains an empty key: remove it.")
+        return hashlib.sha256(key.strip().encode("utf-8")).digest()
+    match = _HASHED.fullmatch(key)
+    if match is None:
+        raise ValueError(f"tenants[{tenant}].keys: after 'sha256:' come 64 hexadecimal digits.")
+    return bytes.fromhex(match[1])
+
+
+def _only(headers: Headers, name: bytes) -> str | None:
+    """The value of a header that came exactly once and is short and plain; otherwise nobody's word."""
+    lines = list(header_lines(headers, name))
+    return lines[0] if len(lines) == 1 and _NAME.fullmatch(lines[0]) else None
+
+
+def _lower(name: str | None) -> bytes | None:
+    return None if name is None else name.lower().encode("ascii")
