@@ -175,7 +175,7 @@ async def test_another_content_type_is_refused(client: httpx.AsyncClient) -> Non
     [
         ("GET", "/nope", 404),
         ("GET", "/v1/completions", 405),
-        ("POST", "/metrics", 405),
+        ("POST", "/health", 405),
         ("GET", "/ping", 200),
     ],
 )

@@ -116,7 +116,7 @@ class EngineApp:
         }
         if kind is None and path not in pages:
             await _send_error(send, BadRequest("Not Found", status=404, type_=None))
-        elif scope["method"] not in (("POST",) if kind else ("GET", "POST") if path == "/ping" else ("GET",)):
+        elif scope["method"] not in _methods(path):
             await _send_error(send, BadRequest("Method Not Allowed", status=405, type_=None))
         elif kind:
             await self._generate(kind, _headers(scope), receive, send)
@@ -245,6 +245,13 @@ async def _read_body(receive: Receive) -> bytes | None:
         chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(chunks)
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    """What the real server takes: its metrics are a mounted app that asks for no method."""
+    if path in GENERATION_PATHS:
+        return ("POST",)
+    return ("GET", "POST") if path in ("/ping", "/metrics") else ("GET",)
 
 
 def _headers(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:

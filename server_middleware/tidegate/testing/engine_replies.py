@@ -80,6 +80,8 @@ class Reply:
             choice["stop_reason"] = None
         choice |= {"token_ids": None} if self._chat else {"prompt_token_ids": None, "token_ids": None}
         extra: dict[str, Any] = {}
+        if finish_reason and not self.generation.include_usage:
+            extra["system_fingerprint"] = FINGERPRINT
         if self.generation.continuous_usage:
             extra["usage"] = self._running_usage(completion_tokens)
         return self._event([choice], extra)
@@ -116,7 +118,8 @@ class Reply:
         }
 
     def _running_usage(self, completion_tokens: int) -> dict[str, Any]:
-        return self._usage(completion_tokens) | {"completion_tokens_details": None}
+        details = {"completion_tokens_details": None} if self._chat else {}
+        return self._usage(completion_tokens) | details
 
 
 def error_body(error: BadRequest) -> bytes:

@@ -103,7 +103,7 @@ def parse(kind: Kind, content_type: str, body: bytes, *, model: str, max_model_t
         ignore_eos=_boolean(fields, "ignore_eos"),
         stream=stream,
         include_usage=_boolean(options, "include_usage"),
-        continuous_usage=_boolean(options, "continuous_usage_stats"),
+        continuous_usage=_boolean(options, "include_usage") and _boolean(options, "continuous_usage_stats"),
     )
 
 
