@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 WATCH_SEND = """() => {
     const send = document.getElementById("send");
     window.changes = [];
-    new MutationObserver(() => window.changes.push(send.disabled)).observe(send, {attributeFilter: ["disabled"]});
+    const note = () => window.changes.push(send.disabled);
+    new MutationObserver(note).observe(send, {attributeFilter: ["disabled"]});
 }"""
 
 
@@ -143,7 +144,8 @@ async def test_announcements_do_not_chatter(page: Page, stub: Stub, stub_url: st
         """() => {
             const announcer = document.getElementById("announcer");
             window.spoken = [];
-            new MutationObserver(() => window.spoken.push(announcer.textContent)).observe(announcer, {childList: true});
+            const note = () => window.spoken.push(announcer.textContent);
+            new MutationObserver(note).observe(announcer, {childList: true});
         }"""
     )
     await page.click("#send")

@@ -16,6 +16,7 @@ const draft = byId("draft");
 const send = byId("send");
 const stop = byId("stop");
 const auto = byId("auto");
+const narrow = matchMedia("(max-width: 560px)");
 const DRAFT_KEY = "tidegate:draft";
 const MAX_AUTO_SENDS = 5; // then a person must look
 
@@ -32,7 +33,9 @@ function refresh() {
   if (send.disabled !== (isBusy || !isOpen)) send.disabled = isBusy || !isOpen;
   send.hidden = isBusy;
   stop.hidden = !isBusy;
-  byId("send-words").textContent = isOpen ? say.send : say.sendIn(clockTime(cooldown.state.remainingSeconds));
+  const time = clockTime(cooldown.state.remainingSeconds);
+  byId("send-words").textContent = isOpen ? say.send : narrow.matches ? time : say.sendIn(time);
+  send.setAttribute("aria-label", isOpen ? say.send : say.sendIn(time));
   send.classList.toggle("waiting", !isOpen);
   draft.readOnly = isBusy && draft.value !== "";
 }
@@ -87,7 +90,7 @@ async function submit() {
     await conversation.ask(question, view, controller.signal);
     autoSends = 0;
     view.end();
-    notice.announce(say.assistant + ".");
+    notice.announce(say.answered);
   } catch (error) {
     conclude(error, view, question, controller.signal.aborted);
   } finally {

@@ -15,9 +15,13 @@ const again = byId("again");
 const cancel = byId("cancel");
 const autoLabel = byId("auto-label");
 
+function sentence(words) {
+  return /[.。]$/.test(words) ? words : words + say.fullStop;
+}
+
 /** Says something to a screen reader, once. */
 export function announce(...sentences) {
-  byId("announcer").textContent = sentences.filter(Boolean).join(" ");
+  byId("announcer").textContent = sentences.filter(Boolean).map(sentence).join(" ");
 }
 
 function show(kind, heading, words, { isTimed = false, canCancel = false, againWords = "" } = {}) {
@@ -49,7 +53,7 @@ export function showWait(state, { hasDraft, canCancel }) {
   const words = [reasonWords(state.info), hasDraft ? say.kept : ""].filter(Boolean).join(" ");
   show("wait", say.busyTitle, words, { isTimed: true, canCancel });
   showTime(state);
-  announce(say.busyTitle + ".", words, say.waitTitle(spokenTime(state.remainingSeconds)) + ".");
+  announce(say.busyTitle, words, say.waitTitle(spokenTime(state.remainingSeconds)));
 }
 
 function spokenTime(seconds) {
@@ -66,7 +70,7 @@ export function showTime(state) {
 export function showReady(hasDraft) {
   if (!hasDraft) return hideNotice();
   show("ready", say.ready, say.readyDetail);
-  return announce(say.ready + ".");
+  return announce(say.ready);
 }
 
 /** The request is on its way; `place` and `backendWait` say more when the server does. */
@@ -89,7 +93,7 @@ export function showProgress({ place, backendWait } = {}) {
 export function showFailure(error) {
   const [heading, words] = failureWords(error);
   show("failure", heading, words, { againWords: say.again });
-  announce(heading + ".", words);
+  announce(heading, words);
 }
 
 function failureWords(error) {
