@@ -1,1 +1,24 @@
-"""Tidegate client."""
+"""Tidegate's client: obeys every server, never joins a herd, tells the user interface.
+
+`AsyncRetryTransport` and `RetryTransport` fit any httpx client; `tidegate_client.httpx2` has the same for
+httpx2.
+"""
+
+from .core.decision import Why
+from .core.events import WaitEvent
+from .core.policy import RetryPolicy
+from .errors import RateLimited
+from .httpx_transports import AsyncClient, AsyncRetryTransport, Client, RetryTransport
+from .options import call_options
+
+__all__ = [
+    "AsyncClient",
+    "AsyncRetryTransport",
+    "Client",
+    "RateLimited",
+    "RetryPolicy",
+    "RetryTransport",
+    "WaitEvent",
+    "Why",
+    "call_options",
+]

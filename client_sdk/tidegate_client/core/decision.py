@@ -1,0 +1,182 @@
+"""What to do about the outcome of an attempt.
+
+Law: only what is safe. A refusal before work (429; 503 and 529 when they say when to come back) and a
+connection that never came about may be followed by another attempt of any request; everything else only by
+one of a request that may be carried out twice. A wait that does not fit the caller's budget ends the call at
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Literal
+
+from .advice import NO_ADVICE, Advice
+from .jitter import growing_s
+from .policy import RetryPolicy
+from .refusal import NO_REFUSAL, Refusal
+
+_ALWAYS_REFUSED = 429
+_REFUSED_WITH_ADVICE = frozenset({503, 529})
+_ROOM_FOR_JITTER = 0.1
+"""Share of the jitter's range that must fit the budget beside the floor: without room all callers with the
+same budget would return in the same instant, at its end."""
+
+
+class Why(str, enum.Enum):
+    """Why a refusal was not followed by another attempt."""
+
+    OVER_BUDGET = "over_budget"  # the wait does not fit wait_budget_s or deadline_s
+    ATTEMPTS = "attempts"  # max_attempts are used up
+    QUOTA = "quota"  # the allowance is used up: not a matter of waiting
+    RETRY_BUDGET = "retry_budget"  # the process has retried too much lately
+    COOLING_DOWN = "cooling_down"  # not sent: the origin asked for silence beyond this caller's budget
+    THROTTLED = "throttled"  # not sent: the origin has been refusing most calls
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer began: its status, what its headers advise, what its body says."""
+
+    status: int
+    advice: Advice = NO_ADVICE
+    refusal: Refusal = NO_REFUSAL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """No answer began. `connect`: nothing was sent; `read`: the request may have been carried out."""
+
+    kind: Literal["connect", "read", "other"]
+
+
+Outcome = Answered | Failed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a call stands when an attempt has ended.
+
+    Attributes:
+        attempt: number of that attempt, from 1.
+        waited_s: seconds spent waiting so far.
+        left_s: seconds until the caller's deadline, infinity without one.
+        may_repeat: the request may be carried out twice.
+        replayable: its body can be sent again.
+    """
+
+    attempt: int
+    waited_s: float
+    left_s: float
+    may_repeat: bool
+    replayable: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand the outcome to the caller as it is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The refusal stands: tell the caller why and, when known, the wait the server asked for (seconds)."""
+
+    why: Why
+    wait_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resend:
+    """Send again, no earlier than `floor_s` from now and spread over `range_s` more (seconds).
+
+    Attributes:
+        room_s: the longest wait that still fits the caller's budget.
+        advised: the server named the wait or asked for the retry; unadvised retries are charged to the retry
+            budget.
+        reason, source, scope: for the event that tells the caller why it waits.
+    """
+
+    floor_s: float
+    range_s: float
+    room_s: float
+    advised: bool
+    reason: str
+    source: str
+    scope: str
+
+
+Decision = Deliver | GiveUp | Resend
+
+_DELIVER = Deliver()
+
+
+def is_refusal(status: int, policy: RetryPolicy) -> bool:
+    """Whether an answer with this status is worth judging: a cheap test for the path of success."""
+    return status >= 400 and (
+        status == _ALWAYS_REFUSED or status in _REFUSED_WITH_ADVICE or status in policy.retry_statuses
+    )
+
+
+def decide(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decision:
+    """Deliver, give up or resend; pure."""
+    if isinstance(outcome, Failed):
+        return (
+            _resend(outcome, progress, policy) if _safe_after_failure(outcome, progress, policy) else _DELIVER
+        )
+    if outcome.refusal.quota and outcome.status == _ALWAYS_REFUSED:
+        return GiveUp(Why.QUOTA, _named_wait_s(outcome))
+    if outcome.advice.should_retry is False or not _safe_after_answer(outcome, progress, policy):
+        return _DELIVER
+    return _resend(outcome, progress, policy)
+
+
+def _safe_after_failure(outcome: Failed, progress: Progress, policy: RetryPolicy) -> bool:
+    if not progress.replayable:
+        return False
+    if outcome.kind == "connect":
+        return policy.retry_connect_errors
+    return outcome.kind == "read" and policy.retry_read_errors and progress.may_repeat
+
+
+def _safe_after_answer(outcome: Answered, progress: Progress, policy: RetryPolicy) -> bool:
+    if not progress.replayable:
+        return False
+    if outcome.status == _ALWAYS_REFUSED:
+        return True
+    if outcome.status in _REFUSED_WITH_ADVICE and (
+        outcome.advice.wait_s is not None or outcome.advice.should_retry or outcome.refusal.wait_s is not None
+    ):
+        return True
+    return outcome.status in policy.retry_statuses and progress.may_repeat
+
+
+def _named_wait_s(outcome: Answered) -> float | None:
+    return outcome.refusal.wait_s if outcome.advice.wait_s is None else outcome.advice.wait_s
+
+
+def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decision:
+    named_s = _named_wait_s(outcome) if isinstance(outcome, Answered) else None
+    if progress.attempt >= policy.max_attempts:
+        return GiveUp(Why.ATTEMPTS, named_s)
+    if named_s is None:
+        floor_s = policy.min_wait_s
+        range_s = growing_s(policy.backoff_base_s, policy.backoff_cap_s, progress.attempt)
+    else:
+        floor_s = max(named_s, policy.min_wait_s)
+        range_s = growing_s(policy.jitter_base_s, policy.jitter_cap_s, progress.attempt)
+    room_s = min(policy.wait_budget_s - progress.waited_s, progress.left_s)
+    if floor_s + _ROOM_FOR_JITTER * range_s > room_s:
+        return GiveUp(Why.OVER_BUDGET, named_s)
+    return _described(outcome, floor_s, min(range_s, room_s - floor_s), room_s, named_s is not None)
+
+
+def _described(outcome: Outcome, floor_s: float, range_s: float, room_s: float, named: bool) -> Resend:
+    if isinstance(outcome, Failed):
+        return Resend(floor_s, range_s, room_s, False, f"{outcome.kind}_error", "none", "request")
+    advice, refusal = outcome.advice, outcome.refusal
+    source = advice.source if advice.wait_s is not None else "body" if named else "none"
+    advised = named or advice.should_retry is True
+    return Resend(
+        floor_s, range_s, room_s, advised, refusal.reason or f"http_{outcome.status}", source, refusal.scope
+    )

@@ -1,0 +1,40 @@
+"""The few names that differ between httpx and httpx2, gathered once per library.
+
+Law: no behaviour here; everything else treats both libraries alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+from .errors import RateLimited
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Library:
+    """One HTTP library as the drivers see it."""
+
+    response: Any
+    byte_stream: type[Any]
+    connect_errors: tuple[type[Exception], ...]
+    read_errors: tuple[type[Exception], ...]
+    failures: tuple[type[Exception], ...]
+    decoding_errors: tuple[type[Exception], ...]
+    rate_limited: Any
+
+
+def library(module: ModuleType, rate_limited: type[RateLimited]) -> Library:
+    """Gather the names of `module` (httpx or httpx2)."""
+    connect_errors = (module.ConnectError, module.ConnectTimeout)
+    read_errors = (module.ReadError, module.ReadTimeout, module.WriteError, module.RemoteProtocolError)
+    return Library(
+        response=module.Response,
+        byte_stream=module.ByteStream,
+        connect_errors=connect_errors,
+        read_errors=read_errors,
+        failures=connect_errors + read_errors,
+        decoding_errors=(module.DecodingError,),
+        rate_limited=rate_limited,
+    )

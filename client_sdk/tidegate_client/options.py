@@ -1,0 +1,51 @@
+"""What a caller may say about one call, without touching the client it goes through.
+
+Law: context variables only, so that it works through any SDK, in threads and in tasks alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from .core.policy import RetryPolicy
+from .waits import OnWait
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallOptions:
+    """Overrides for the calls made inside a `call_options` block."""
+
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    on_wait: OnWait | None = None
+
+
+_NONE = CallOptions()
+_current: contextvars.ContextVar[CallOptions] = contextvars.ContextVar("tidegate_call_options", default=_NONE)
+
+
+@contextlib.contextmanager
+def call_options(*, on_wait: OnWait | None = None, **changes: Any) -> Iterator[None]:
+    """Change the policy, or listen to the waits, of every call made inside the block.
+
+    `changes` are fields of RetryPolicy (`deadline_s=30`, `idempotent=True`). Blocks nest; the inner one wins.
+
+    Raises:
+        ValueError: for a value RetryPolicy refuses.
+        TypeError: for a field RetryPolicy does not have.
+    """
+    RetryPolicy(**changes)
+    outer = _current.get()
+    token = _current.set(CallOptions({**outer.changes, **changes}, on_wait or outer.on_wait))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_options() -> CallOptions:
+    """The overrides in force here."""
+    return _current.get()

@@ -1,0 +1,82 @@
+"""Read a refusal's body without risking the caller's time or memory.
+
+Law: bounded in bytes and in seconds. The body is read only to learn who refused and why; what does not come
+at once, or is large, is given up and the caller's answer keeps its headers and an empty body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .library import Library
+
+BODY_BYTES = 256 * 1024
+READ_S = 2.0
+
+
+def peek(request: Any, response: Any, library: Library, monotonic: Callable[[], float]) -> bytes:
+    """Read and close the body of `response`; afterwards it is in memory. Returns it decoded, empty if
+    unreadable.
+    """
+    limit = _Limit(request, monotonic)
+    try:
+        for chunk in response.stream:
+            if limit.reached(chunk):
+                break
+    except library.read_errors:
+        limit.raw.clear()
+    finally:
+        limit.restore()
+        response.stream.close()
+    return _keep(response, library, limit)
+
+
+async def peek_async(request: Any, response: Any, library: Library, monotonic: Callable[[], float]) -> bytes:
+    """`peek`, on an event loop."""
+    limit = _Limit(request, monotonic)
+    try:
+        async for chunk in response.stream:
+            if limit.reached(chunk):
+                break
+    except library.read_errors:
+        limit.raw.clear()
+    finally:
+        limit.restore()
+        await response.stream.aclose()
+    return _keep(response, library, limit)
+
+
+class _Limit:
+    """Counts what was read; for its lifetime the connection may be silent for `READ_S` at most."""
+
+    def __init__(self, request: Any, monotonic: Callable[[], float]) -> None:
+        self.raw: list[bytes] = []
+        self._left = BODY_BYTES
+        self._monotonic = monotonic
+        self._until = monotonic() + READ_S
+        # httpcore looks the time-out up before each read, so changing it here changes the reads to come.
+        self._timeouts: dict[str, Any] = request.extensions.get("timeout", {})
+        self._caller_s = self._timeouts.get("read")
+        self._timeouts["read"] = READ_S if self._caller_s is None else min(READ_S, self._caller_s)
+
+    def reached(self, chunk: bytes) -> bool:
+        self.raw.append(chunk)
+        self._left -= len(chunk)
+        beyond = self._left < 0 or self._monotonic() > self._until
+        if beyond:
+            self.raw.clear()
+        return beyond
+
+    def restore(self) -> None:
+        self._timeouts["read"] = self._caller_s
+
+
+def _keep(response: Any, library: Library, limit: _Limit) -> bytes:
+    raw = b"".join(limit.raw)
+    response.stream = library.byte_stream(raw)
+    try:
+        content: bytes = library.response(response.status_code, headers=response.headers, content=raw).content
+    except library.decoding_errors:
+        return b""
+    return content
