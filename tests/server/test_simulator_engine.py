@@ -142,6 +142,15 @@ def test_equal_prefixes_share_blocks_and_are_computed_once() -> None:
     assert engine.stats().prefix_hit_tokens == 8
 
 
+def test_an_idle_prefix_is_found_again() -> None:
+    """While nobody needed its place, a block outlives its last holder."""
+    engine = EngineSimulator(SMALL)
+    for name in ("a", "b"):
+        engine.submit(name, prompt_tokens=9, output_tokens=1, prefix=("p1", "p1p2"))
+        run(engine)
+    assert engine.stats().prefix_hit_tokens == 8
+
+
 def test_an_idle_prefix_counts_as_free_and_is_dropped_for_new_work() -> None:
     """A cached block nobody holds never stands in the way, and is gone once its place was needed."""
     engine = EngineSimulator(SMALL)

@@ -8,9 +8,9 @@ scheduler follows vLLM's V1 one (vllm/v1/core/sched/scheduler.py, read at 0.32.0
 - A running sequence that needs a block when none is free preempts the sequence admitted last (itself, if it
   is that one). The victim loses its blocks, goes to the front of the waiting line, and its prompt and all
   it had generated are computed again when it returns: that work is the price of overload.
-- Waiting sequences are admitted first come first served, only in a step without a preemption, while the
-  whole known sequence fits into the free blocks, a seat is free and the budget is not used up. The first
-  that does not fit blocks those behind it.
+- Waiting sequences are admitted first come first served, while the whole known sequence fits into the free
+  blocks, a seat is free and the budget is not used up. The first that does not fit blocks those behind it
+  (so a victim never returns in the step that preempted it: it needs more than it left).
 
 Two simplifications: a sequence takes the blocks of its whole known text at admission (vLLM takes them chunk
 by chunk), and generated text is never shared.
@@ -139,8 +139,7 @@ class EngineSimulator:
             return StepReport(ends_at_s=now_s, advanced=[], finished=[], preempted=[])
         step = _Step(self.options.max_batched_tokens)
         self._continue_running(step)
-        if not step.preempted:
-            self._admit_waiting(step)
+        self._admit_waiting(step)
         finished = self._retire(step.advanced)
         self._generation_tokens += len(step.advanced)
         prefilled = self.options.max_batched_tokens - step.budget - step.decodes
@@ -198,7 +197,6 @@ class EngineSimulator:
             victim = self._running.pop()
             self._pool.release(victim.prefix, victim.private_blocks)
             victim.running = False
-            victim.pending = victim.known
             self._waiting[victim.id] = victim
             self._waiting.move_to_end(victim.id, last=False)
             self._preemptions += 1

@@ -1,0 +1,166 @@
+"""A load generator for the real engine, run as a process of its own: `python -m tests.engine.load URL SPEC`.
+
+Law of this file: it sends what the JSON `SPEC` says when it says, obeys Retry-After, and prints one JSON
+document with what came back and how late its own loop was; it judges nothing. It stays out of the test's
+process because an engine that spins starves whoever shares a core with it, and is raised above it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import httpx
+
+from benchmarks.engine_bed import MODEL, ROOT, raise_priority
+
+WORDS = ("tide", "gate", "flood", "room", "request", "queue", "cache", "token", "word", "answer", "names")
+CALLER_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One request, sent `at_s` seconds after the start."""
+
+    at_s: float = 0.0
+    words: int
+    output_tokens: int
+    key: str | None = None
+    stream: bool = True
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What one caller saw, over all its attempts."""
+
+    statuses: list[int] = field(default_factory=list)
+    retry_after: list[str | None] = field(default_factory=list)
+    error_codes: list[str | None] = field(default_factory=list)
+    completion_tokens: int = 0
+    finish_reason: str | None = None
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    failure: str | None = None
+
+
+@dataclass(kw_only=True)
+class Report:
+    """All outcomes, in the order of the jobs."""
+
+    outcomes: list[Outcome]
+    makespan_s: float
+    worst_delay_s: float
+
+
+def prompt(words: int, seed: int) -> str:
+    """Text that shares no prefix with that of another seed."""
+    pick = random.Random(seed)
+    return f"{seed} " + " ".join(pick.choice(WORDS) for _ in range(words))
+
+
+async def call(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
+    """One caller: tries until it is answered, waiting as long as each refusal says."""
+    outcome = Outcome()
+    started = time.monotonic()
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": prompt(job.words, seed),
+        "max_tokens": job.output_tokens,
+        "ignore_eos": True,
+        "stream": job.stream,
+    }
+    if job.stream:
+        body["stream_options"] = {"include_usage": True}
+    headers = {"authorization": f"Bearer {job.key}"} if job.key else {}
+    while time.monotonic() - started < CALLER_TIMEOUT_S:
+        async with client.stream("POST", "/v1/completions", json=body, headers=headers) as response:
+            outcome.statuses.append(response.status_code)
+            if response.status_code == 200:
+                await _read(response, job, outcome, started)
+                break
+            error = json.loads(await response.aread()).get("error", {})
+            outcome.retry_after.append(response.headers.get("retry-after"))
+            outcome.error_codes.append(error.get("code"))
+        if outcome.retry_after[-1] is None:
+            break
+        await asyncio.sleep(float(outcome.retry_after[-1]))
+    outcome.total_s = time.monotonic() - started
+    return outcome
+
+
+async def _read(response: httpx.Response, job: Job, outcome: Outcome, started: float) -> None:
+    if not job.stream:
+        answer = json.loads(await response.aread())
+        outcome.completion_tokens = answer["usage"]["completion_tokens"]
+        outcome.finish_reason = answer["choices"][0]["finish_reason"]
+        return
+    async for line in response.aiter_lines():
+        if not line.startswith("data: {"):
+            continue
+        event = json.loads(line.removeprefix("data: "))
+        for choice in event["choices"]:
+            if outcome.first_token_s is None:
+                outcome.first_token_s = time.monotonic() - started
+            outcome.finish_reason = choice["finish_reason"] or outcome.finish_reason
+        if event.get("usage"):
+            outcome.completion_tokens = event["usage"]["completion_tokens"]
+
+
+async def run(url: str, jobs: list[Job]) -> Report:
+    """All jobs, each at its time."""
+    started = time.monotonic()
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    watch = asyncio.create_task(_worst_delay())
+    async with httpx.AsyncClient(base_url=url, timeout=CALLER_TIMEOUT_S, limits=limits) as client:
+        outcomes = await asyncio.gather(*(_one(client, job, index) for index, job in enumerate(jobs)))
+    watch.cancel()
+    return Report(outcomes=outcomes, makespan_s=time.monotonic() - started, worst_delay_s=await watch)
+
+
+async def _one(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
+    await asyncio.sleep(job.at_s)
+    try:
+        return await call(client, job, seed)
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        return Outcome(failure=repr(error))
+
+
+async def _worst_delay(every_s: float = 0.02) -> float:
+    """How late this loop was at its worst: above some 50 ms the latencies measured here are its own."""
+    worst_s = 0.0
+    try:
+        while True:
+            due = time.monotonic() + every_s
+            await asyncio.sleep(every_s)
+            worst_s = max(worst_s, time.monotonic() - due)
+    except asyncio.CancelledError:
+        return worst_s
+
+
+def start(url: str, jobs: list[Job]) -> subprocess.Popen[str]:
+    """Runs the jobs in a process of its own."""
+    spec = json.dumps([asdict(job) for job in jobs])
+    command = [sys.executable, "-m", "tests.engine.load", url, spec]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def collect(process: subprocess.Popen[str], timeout_s: float = 240) -> Report:
+    """Waits for a generator and returns what it saw."""
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    finally:
+        process.kill()
+    document = json.loads(output)
+    outcomes = [Outcome(**outcome) for outcome in document.pop("outcomes")]
+    return Report(outcomes=outcomes, **document)
+
+
+if __name__ == "__main__":
+    raise_priority()
+    print(json.dumps(asdict(asyncio.run(run(sys.argv[1], [Job(**job) for job in json.loads(sys.argv[2])])))))

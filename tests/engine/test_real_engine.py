@@ -1,0 +1,132 @@
+"""A burst that makes a bare vLLM preempt goes through the gate, and the engine never preempts.
+
+The figures of both runs are printed (`pytest -s`, or the summary of a failure). Latencies are not asserted:
+two cores are shared by the engine, the gate and the generators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from benchmarks.engine_bed import Engine
+from tests.engine.load import Job, Outcome, Report, collect, start
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+OUTPUT_TOKENS = 600
+BURST = [Job(words=250, output_tokens=OUTPUT_TOKENS, stream=index % 4 != 3) for index in range(96)]
+VIP_KEY = "demo-vip-key"  # as examples/vllm/tidegate.toml names it
+VIPS = [Job(words=10, output_tokens=20, key=VIP_KEY, at_s=1.0 + 0.4 * index) for index in range(30)]
+
+
+def flood(engine: Engine, name: str) -> tuple[Report, int]:
+    """The burst, beside VIPs from a process of their own; prints a row; the report and the preemptions."""
+    before = engine.metric("vllm:num_preemptions_total")
+    bulk_process = start(engine.url, BURST)
+    vip_process = start(engine.url, VIPS)
+    bulk, vip = collect(bulk_process), collect(vip_process)
+    preemptions = int(engine.metric("vllm:num_preemptions_total") - before)
+    first_token_s = sorted(o.first_token_s for o in vip.outcomes if o.first_token_s is not None)
+    refusals = sum(len(o.retry_after) for o in bulk.outcomes)
+    tokens = sum(o.completion_tokens for o in bulk.outcomes)
+    print(
+        f"\n{name}: {preemptions} preemptions, {tokens / bulk.makespan_s:.0f} output tokens/s, "
+        f"{refusals} refusals, VIP first token p50 {statistics.median(first_token_s):.3f} s, "
+        f"max {first_token_s[-1]:.3f} s of {len(first_token_s)}, "
+        f"generators late by {bulk.worst_delay_s:.3f} s and {vip.worst_delay_s:.3f} s at worst"
+    )
+    return bulk, preemptions
+
+
+def is_whole(outcome: Outcome) -> bool:
+    """Whether the caller got every token it asked for."""
+    return outcome.completion_tokens == OUTPUT_TOKENS and outcome.finish_reason == "length"
+
+
+def test_bare_the_burst_preempts(bare: Engine) -> None:
+    """The bed is worth something only if the bare engine does preempt."""
+    report, preemptions = flood(bare, "bare")
+    assert all(is_whole(outcome) for outcome in report.outcomes)
+    assert preemptions > 0
+
+
+def test_gated_the_same_burst_never_preempts_and_everybody_is_answered(gated: Engine) -> None:
+    """Whole answers, or honest 429s which, obeyed, end in a whole answer."""
+    report, preemptions = flood(gated, "gated")
+    for outcome in report.outcomes:
+        assert outcome.failure is None
+        assert set(outcome.statuses[:-1]) <= {429}
+        assert all(wait is not None and int(wait) >= 1 for wait in outcome.retry_after)
+        assert set(outcome.error_codes) <= {"RATE_LIMIT_EXCEEDED"}
+        assert outcome.statuses[-1] == 200
+        assert is_whole(outcome)
+    assert preemptions == 0
+
+
+def test_gated_other_paths_pass_untouched(gated: Engine) -> None:
+    """Health, metrics and models are never queued; our own figures stand beside vLLM's."""
+    assert httpx.get(f"{gated.url}/health").status_code == 200
+    assert httpx.get(f"{gated.url}/v1/models").json()["data"][0]["max_model_len"] == 2048
+    assert "\ntidegate_" in httpx.get(f"{gated.url}/metrics/").text
+
+
+def test_gated_vllm_s_own_errors_pass_untouched(gated: Engine) -> None:
+    """A body that the gate cannot read goes to the app, whose answer the caller gets."""
+    response = httpx.post(
+        f"{gated.url}/v1/completions", content=b"{not json", headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "Bad Request"
+
+
+def test_gated_a_request_that_can_never_fit_is_vllm_s_to_refuse_or_ours(gated: Engine) -> None:
+    """Longer than the context: a permanent 4xx without Retry-After, never a wait."""
+    body = {"prompt": "word " * 20_000, "max_tokens": 5}
+    response = httpx.post(f"{gated.url}/v1/completions", json=body, timeout=30)
+    assert response.status_code in (400, 413)
+    assert "retry-after" not in response.headers
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_gated_a_caller_that_hangs_up_frees_its_place_in_the_engine(
+    gated: Engine, stream: bool
+) -> None:
+    """Through the gate vLLM still sees the disconnect and aborts; the lease ends and the next one runs."""
+    body = {"prompt": "tide", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+    async with httpx.AsyncClient(base_url=gated.url, timeout=60) as client:
+        calls = [asyncio.create_task(read_all(client, body)) for _ in range(4)]
+        await asyncio.to_thread(eventually, lambda: gated.metric("vllm:num_requests_running") == 4)
+        before = gated.metric("vllm:generation_tokens_total")
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.to_thread(eventually, lambda: gated.metric("vllm:num_requests_running") == 0)
+    assert gated.metric("vllm:generation_tokens_total") - before < 4 * 1900
+    (after,) = collect(start(gated.url, [Job(words=5, output_tokens=1)])).outcomes
+    assert after.statuses == [200]
+
+
+async def read_all(client: httpx.AsyncClient, body: dict[str, object]) -> None:
+    """A caller that reads to the end."""
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        async for _ in response.aiter_bytes():
+            pass
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    """Returns when `condition` holds.
+
+    Raises:
+        TimeoutError: it does not within `timeout_s`.
+    """
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {timeout_s} s")
+        time.sleep(0.1)
