@@ -1,0 +1,193 @@
+"""What a request will cost, from its body alone, without a tokenizer.
+
+Law of this file: total. Any bytes give a `Cost`; what cannot be read is priced by its length and goes
+to the app unchanged, for the app to refuse. Text is measured in bytes (ASCII and other apart, since
+Chinese takes a token or more for each character), token ids are counted, media are priced per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.asgi.classify import Dialect, Route
+from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int, decode_body
+from tidegate.asgi.hints import length_hint, session_key
+from tidegate.asgi.shapes import SHAPES, Shape
+from tidegate.asgi.tally import Tally
+
+OFF_LOOP_BYTES = 256 * 1024
+"""Bodies larger than this are decoded in a thread."""
+BYTES_PER_TOKEN = 3.0  # prior for ASCII text
+OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese character, 1.2 tokens
+TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
+_LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
+_MAX_SEQUENCES = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What was found in a body. Token figures that need a tokenizer are left to `prompt_tokens`."""
+
+    ascii_bytes: int = 0
+    other_bytes: int = 0  # of UTF-8 text outside ASCII
+    token_ids: int = 0
+    media_items: int = 0
+    media_bytes: int = 0
+    prompt_tokens_floor: int = 0  # of the largest single prompt, certain whatever the tokenizer
+    max_output_tokens: int | None = None  # per sequence
+    prompts: int = 1
+    sequences: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    background: bool = False
+    model: str | None = None
+    service_tier: str | None = None
+    length_hint: str = ""  # what, besides the model, the length of the answer depends on
+    session: str | None = None
+    unparsed: bool = False
+
+    def prompt_tokens(
+        self,
+        bytes_per_token: float = BYTES_PER_TOKEN,
+        tokens_per_media_item: float = TOKENS_PER_MEDIA_ITEM,
+    ) -> float:
+        """The estimate; a learnt `bytes_per_token` scales both kinds of text alike."""
+        scale = BYTES_PER_TOKEN / bytes_per_token
+        text = self.ascii_bytes / BYTES_PER_TOKEN + self.other_bytes / OTHER_BYTES_PER_TOKEN
+        return self.token_ids + text * scale + self.media_items * tokens_per_media_item
+
+
+def estimate(data: bytes, route: Route) -> Cost:
+    """The cost of a body for that route; see `Cost`."""
+    fields = decode_body(data)
+    return unparsed(len(data)) if fields is None else cost_of(fields, route)
+
+
+def unparsed(size_bytes: int) -> Cost:
+    """The cost of a body that was not or cannot be read: its length, as if it were all text."""
+    return Cost(ascii_bytes=size_bytes, unparsed=True)
+
+
+def cost_of(fields: Fields, route: Route) -> Cost:
+    """The cost of a decoded body."""
+    shape = SHAPES[route.dialect]
+    tally = Tally()
+    prompts, floor = _prompt(fields, shape, tally)
+    parameters = _parameters(fields, shape)
+    sequences = prompts * max((_parallel(each) for each in parameters), default=1)
+    return Cost(
+        ascii_bytes=tally.ascii_bytes,
+        other_bytes=tally.other_bytes,
+        token_ids=tally.token_ids,
+        media_items=tally.media_items,
+        media_bytes=tally.media_bytes,
+        prompt_tokens_floor=_truncated(floor, fields),
+        max_output_tokens=_bound(fields, parameters, shape) if route.generates else 0,
+        prompts=prompts,
+        sequences=min(sequences, _MAX_SEQUENCES),
+        stream=_streams(fields, route, shape),
+        include_usage=shape.always_reports_usage
+        or as_bool(as_fields(fields.get("stream_options")).get("include_usage")),
+        background=route.dialect is Dialect.OPENAI_RESPONSES and as_bool(fields.get("background")),
+        model=_name(fields.get("model")),
+        service_tier=_name(fields.get("service_tier")),
+        length_hint=length_hint(fields, parameters[-1]) if route.generates else "",
+        session=session_key(fields),
+    )
+
+
+def _name(value: object) -> str | None:
+    """A short name that can be logged: lone surrogates, which JSON allows, are replaced."""
+    return value[:256].encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else None
+
+
+def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
+    """Tallies the prompt; returns how many prompts there are, and what the largest certainly holds."""
+    prompts, floor = 0, 0
+    for name in shape.prompts:
+        value = fields.get(name)
+        if value is None:
+            continue
+        items = value if isinstance(value, list) and value and type(value[0]) is not int else [value]
+        prompts += len(items)
+        for item in items:
+            tally.walk(item)
+            floor = max(floor, _certain_tokens(item))
+    for name in shape.repeated:
+        for _ in range(min(max(prompts, 1), 1000) if fields.get(name) else 0):
+            tally.walk(fields[name])
+    for name in shape.texts:
+        tally.walk(fields.get(name))
+        floor = max(floor, _certain_tokens(fields.get(name)))
+    for name in shape.schemas:
+        if fields.get(name):
+            tally.schema(fields[name])
+    for name in shape.media:
+        tally.media(fields.get(name))
+    return max(prompts, 1), floor
+
+
+def _certain_tokens(value: object) -> int:
+    """A bound that holds for every tokenizer and chat template.
+
+    Token ids count in full. Templates may trim blanks and drop earlier thinking and tools, so of a
+    conversation only what users said counts.
+    """
+    if isinstance(value, str):
+        return len(value.strip()) // _LONGEST_TOKEN_BYTES
+    if not isinstance(value, list) or not value:
+        return 0
+    if type(value[0]) is int:
+        return len(value)
+    said = (as_fields(message) for message in value)
+    contents = (message.get("content") for message in said if message.get("role") == "user")
+    return (
+        sum(len(content.strip()) for content in contents if isinstance(content, str)) // _LONGEST_TOKEN_BYTES
+    )
+
+
+def _truncated(floor: int, fields: Fields) -> int:
+    """The engine may be asked to cut the prompt; then little is certain."""
+    if fields.get("truncation") == "auto":
+        return min(floor, 1)
+    limit = fields.get("truncate_prompt_tokens")
+    if limit is None:
+        return floor
+    return min(floor, max(as_int(limit) or 1, 1))
+
+
+def _parameters(fields: Fields, shape: Shape) -> list[Fields]:
+    """The objects that may hold bounds, `n` and the like: the body, then the nested ones."""
+    found: list[Fields] = [fields]
+    names = {shape.parameters, "parameters" if shape.parameters == "sampling_params" else shape.parameters}
+    for name in sorted(filter(None, names)):
+        value = fields.get(name)
+        found += [
+            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Mapping)
+        ]
+    return found
+
+
+def _bound(fields: Fields, parameters: list[Fields], shape: Shape) -> int | None:
+    """The largest declared bound, since servers differ in which of two they obey."""
+    declared = [as_int(each.get(name)) for each in parameters for name in shape.bounds]
+    valid = [bound for bound in declared if bound is not None and bound >= 0]
+    if valid:
+        return max(valid)
+    is_absent = not any(name in each for each in parameters for name in shape.bounds)
+    return shape.default_output_tokens if is_absent else None
+
+
+def _parallel(parameters: Fields) -> int:
+    """Answers generated side by side for one prompt."""
+    figures = (as_int(parameters.get(name)) for name in ("n", "best_of", "beam_width"))
+    return max((figure for figure in figures if figure is not None and figure > 0), default=1)
+
+
+def _streams(fields: Fields, route: Route, shape: Shape) -> bool:
+    if route.dialect is Dialect.TGI_GENERATE:
+        return True
+    stream: Any = fields.get("stream")
+    return shape.streams_by_default if stream is None else as_bool(stream)

@@ -1,0 +1,59 @@
+"""A body, decoded once: its cost, and what the field policy makes of it.
+
+Law of this file: unless the policy demands a change, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tidegate.asgi.classify import Route
+from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, cost_of, unparsed
+from tidegate.asgi.decode import decode_body
+from tidegate.asgi.fields import FieldPolicy, FieldProblem
+from tidegate.asgi.rewrite import rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What a body holds. `data` is the rewritten body, `None` when it goes on as it came."""
+
+    cost: Cost
+    data: bytes | None = None
+
+
+def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
+    """Prices the body and applies the policy.
+
+    Raises:
+        FieldProblem: the policy forbids something the body asks for.
+    """
+    fields = decode_body(data)
+    if fields is None:
+        return Examined(unparsed(len(data)))
+    cost = cost_of(fields, route)
+    changes = policy.changes(fields, cost)
+    if not changes:
+        return Examined(cost)
+    if data.startswith(b"--"):  # a multipart form; the engines take no priority from one
+        excess = next((change for change in changes if change.value is not None), None)
+        if excess is not None:
+            raise FieldProblem(
+                f"'{excess.field}' may be at most {excess.value} here, and forms are not changed.",
+                excess.field,
+            )
+        return Examined(cost)
+    rewritten = rewrite(data, changes)
+    return Examined(cost_of(decode_body(rewritten) or fields, route), rewritten)
+
+
+async def examine_off_loop(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
+    """`examine`, in a thread when the body is large.
+
+    Raises:
+        FieldProblem: as `examine`.
+    """
+    if len(data) <= OFF_LOOP_BYTES:
+        return examine(data, route, policy)
+    return await asyncio.get_running_loop().run_in_executor(None, examine, data, route, policy)

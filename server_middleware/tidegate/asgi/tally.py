@@ -1,0 +1,81 @@
+"""Adds up what a prompt holds: text by kind, token ids, media.
+
+Law of this file: every value that JSON can express is walked without recursion and without an error.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.asgi.decode import Upload
+
+_MEDIA_TYPES = frozenset(
+    {"image", "image_url", "input_image", "image_pil", "image_embeds", "audio", "audio_url", "input_audio"}
+    | {"video", "video_url", "input_video", "file", "input_file", "document"}
+)
+_MEDIA_KEYS = frozenset({"image_url", "audio_url", "video_url", "input_audio", "image_embeds"})
+
+
+class Tally:
+    """Adds up text, token ids and media."""
+
+    __slots__ = ("ascii_bytes", "media_bytes", "media_items", "other_bytes", "token_ids")
+
+    def __init__(self) -> None:
+        self.ascii_bytes = self.other_bytes = self.token_ids = self.media_items = self.media_bytes = 0
+
+    def text(self, text: str) -> None:
+        if text.isascii():
+            self.ascii_bytes += len(text)
+        else:
+            ascii_bytes = len(text.encode("ascii", "ignore"))
+            self.ascii_bytes += ascii_bytes
+            self.other_bytes += len(text.encode("utf-8", "surrogatepass")) - ascii_bytes
+
+    def schema(self, value: object) -> None:
+        """JSON that a chat template writes out: names and punctuation count too."""
+        try:
+            self.ascii_bytes += len(msgspec.json.encode(value))
+        except (TypeError, ValueError, OverflowError, RecursionError):  # lone surrogates and the like
+            self.walk(value)
+
+    def media(self, value: object) -> None:
+        """One item each for a list, and one for anything else but nothing."""
+        if isinstance(value, list):
+            for item in value:
+                self.media(item)
+        elif value:
+            self.media_items += 1
+            self.media_bytes += _media_bytes(value)
+
+    def walk(self, value: object) -> None:
+        """Everything in a message, a part, a list of either; iterative, so depth is no danger."""
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                self.text(item)
+            elif isinstance(item, list):
+                if item and type(item[0]) is int:
+                    self.token_ids += len(item)
+                else:
+                    stack.extend(item)
+            elif isinstance(item, dict):
+                if item.get("type") in _MEDIA_TYPES or not _MEDIA_KEYS.isdisjoint(item):
+                    self.media(item)
+                else:
+                    stack.extend(item.values())
+
+
+def _media_bytes(value: object) -> int:
+    """The size of inline media; a URL counts as it stands."""
+    if isinstance(value, Upload):
+        return value.size_bytes
+    size, stack = 0, [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, (list, dict)):
+            stack.extend(item.values() if isinstance(item, dict) else item)
+    return size
