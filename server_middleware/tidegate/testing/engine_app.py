@@ -12,24 +12,20 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tidegate.asgi.types import Headers, Receive, Scope, Send, first_header
 from tidegate.testing.engine import EngineSimulator
 from tidegate.testing.engine_driver import EngineDriver, Ticket
+from tidegate.testing.engine_http import JSON, lifespan, read_body, send_error, send_whole, unless_gone
 from tidegate.testing.engine_metrics import EngineCollector
-from tidegate.testing.engine_replies import DONE, Reply, error_body, models_body, text
+from tidegate.testing.engine_replies import DONE, Reply, models_body, text
 from tidegate.testing.engine_requests import BadRequest, Generation, Kind, Prompt, parse
 from tidegate.testing.engine_values import EngineOptions, EngineStats
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-JSON = "application/json"
 GENERATION_PATHS: dict[str, Kind] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 
 
@@ -95,16 +91,16 @@ class EngineApp:
         """The engine's gauges and totals now."""
         return self.engine.stats()
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry: http and lifespan; a websocket is turned away."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await lifespan(receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
         else:
             await send({"type": "websocket.close"})
 
-    async def _http(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         kind = GENERATION_PATHS.get(path)
         pages: dict[str, Callable[[], tuple[str, bytes]]] = {
@@ -115,30 +111,30 @@ class EngineApp:
             "/metrics": lambda: ("text/plain; version=1.0.0; charset=utf-8", generate_latest(self._registry)),
         }
         if kind is None and path not in pages:
-            await _send_error(send, BadRequest("Not Found", status=404, type_=None))
+            await send_error(send, BadRequest("Not Found", status=404, type_=None))
         elif scope["method"] not in _methods(path):
-            await _send_error(send, BadRequest("Method Not Allowed", status=405, type_=None))
+            await send_error(send, BadRequest("Method Not Allowed", status=405, type_=None))
         elif kind:
-            await self._generate(kind, _headers(scope), receive, send)
+            await self._generate(kind, scope["headers"], receive, send)
         else:
-            await _send_whole(send, 200, *pages[path]())
+            await send_whole(send, 200, *pages[path]())
 
-    async def _generate(self, kind: Kind, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
+    async def _generate(self, kind: Kind, headers: Headers, receive: Receive, send: Send) -> None:
+        body = await read_body(receive)
         if body is None:
             return
-        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        content_type = first_header(headers, b"content-type") or ""
         limit = self.engine.options.max_model_tokens
         try:
             generation = parse(kind, content_type, body, model=self._model, max_model_tokens=limit)
         except BadRequest as error:
-            await _send_error(send, error)
+            await send_error(send, error)
             return
         keys, ticket = self._submit(generation)
         reply = self._reply(generation, headers)
         answer = self._stream if generation.stream else self._whole
         try:
-            await _unless_gone(answer(reply, keys, ticket, send), receive)
+            await unless_gone(answer(reply, keys, ticket, send), receive)
         finally:
             ticket.close()
 
@@ -168,10 +164,10 @@ class EngineApp:
         length = max(1, generation.min_tokens, drawn)
         return (length, "stop") if length < limit else (limit, "length")
 
-    def _reply(self, generation: Generation, headers: dict[bytes, bytes]) -> Reply:
+    def _reply(self, generation: Generation, headers: Headers) -> Reply:
         self._answers += 1
         prefix = "chatcmpl" if generation.kind == "chat" else "cmpl"
-        name = headers.get(b"x-request-id", f"{self._answers:016x}".encode()).decode("latin-1")
+        name = first_header(headers, b"x-request-id") or f"{self._answers:016x}"
         return Reply(
             id=f"{prefix}-{name}", created=int(self._wall_clock()), model=self._model, generation=generation
         )
@@ -185,7 +181,7 @@ class EngineApp:
         choices = [
             (text(key, 0, length), reason) for (key, reason), length in zip(keys, ticket.lengths, strict=True)
         ]
-        await _send_whole(send, 200, JSON, reply.whole(choices, sum(ticket.tokens)))
+        await send_whole(send, 200, JSON, reply.whole(choices, sum(ticket.tokens)))
 
     async def _stream(self, reply: Reply, keys: list[tuple[int, str]], ticket: Ticket, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -216,65 +212,8 @@ async def _events(reply: Reply, keys: list[tuple[int, str]], ticket: Ticket) -> 
         yield reply.usage(sum(told))
 
 
-async def _unless_gone(answer: Awaitable[None], receive: Receive) -> None:
-    """Runs `answer`, and drops it when the caller disconnects first."""
-    work = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
-    finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body, or None when the caller left before its end."""
-    chunks = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
-
-
 def _methods(path: str) -> tuple[str, ...]:
     """What the real server takes: its metrics are a mounted app that asks for no method."""
     if path in GENERATION_PATHS:
         return ("POST",)
     return ("GET", "POST") if path in ("/ping", "/metrics") else ("GET",)
-
-
-def _headers(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:
-    return {bytes(name).lower(): bytes(value) for name, value in scope["headers"]}
-
-
-async def _send_whole(send: Send, status: int, content_type: str, body: bytes) -> None:
-    headers = [(b"content-length", str(len(body)).encode())]
-    if content_type:
-        headers.append((b"content-type", content_type.encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _send_error(send: Send, error: BadRequest) -> None:
-    await _send_whole(send, error.status, JSON, error_body(error))
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        if message["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        elif message["type"] == "lifespan.shutdown":
-            await send({"type": "lifespan.shutdown.complete"})
-            return
