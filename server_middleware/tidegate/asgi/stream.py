@@ -115,9 +115,7 @@ class OutputCounter:
             return
         for index, part in enumerate(answer if isinstance(answer, list) else [answer]):
             if isinstance(part, dict):
-                self._read(
-                    self._tokens, part if "index" in part else {**part, "index": index}, self._sequences
-                )
+                self._read(self._tokens, part if "index" in part else {**part, "index": index})
 
 
 class _Lines:
