@@ -1,0 +1,86 @@
+"""Seeing the caller leave, without ever stealing a message from the app.
+
+Law of this file: the server's `receive` is never cancelled by us while a request lives (a server may
+lose the message then) and never answered for, with one exception: work that was superseded is told
+`http.disconnect` so that the app stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.asgi.types import Message, Receive
+
+
+class DisconnectWatch:
+    """A `receive` that can also be watched. Until `start` it is a plain pass-through.
+
+    Args:
+        receive: the server's own.
+        on_gone: called once, when the caller's disconnect has been seen.
+    """
+
+    def __init__(self, receive: Receive, on_gone: Callable[[], None] | None = None) -> None:
+        self._receive = receive
+        self.on_gone = on_gone
+        self._pending: asyncio.Task[Message] | None = None
+        self._told: asyncio.Future[None] | None = None
+        self.is_gone = False
+
+    async def receive(self) -> Message:
+        """The next message, in the server's order."""
+        if self._pending is None:
+            return self._seen(await self._receive())
+        if self._told is not None and not self._pending.done():
+            await _either(self._pending, self._told)
+        if self._told is not None and self._told.done() and not self._pending.done():
+            return {"type": "http.disconnect"}
+        message = await asyncio.shield(self._pending)
+        if message["type"] != "http.disconnect":  # a disconnect stays: it is the answer for ever after
+            self._pending = None
+        return message
+
+    def start(self) -> None:
+        """Look ahead by one message, so that a disconnect is seen even if nobody calls `receive`."""
+        if self._pending is None and not self.is_gone:
+            self._told = asyncio.get_running_loop().create_future()
+            self._pending = asyncio.ensure_future(self._look())
+
+    def tell(self) -> None:
+        """Tell the app that its caller has gone (its work was superseded). Needs `start` before."""
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
+
+    async def gone(self, answer: asyncio.Future[Any]) -> bool:
+        """Wait for `answer` or the caller's leaving, whichever is first; `True`: the caller has left."""
+        self.start()
+        while self._pending is not None and not answer.done():
+            await _either(self._pending, answer)
+            if self._pending.done():
+                break  # a disconnect, or a late body message that is kept for the app
+        if self.is_gone and not answer.done():
+            return True
+        if not answer.done():
+            await asyncio.wait({answer})
+        return False
+
+    def close(self) -> None:
+        """The exchange is over: stop looking ahead."""
+        if self._pending is not None and not self._pending.done():
+            self._pending.cancel()
+
+    async def _look(self) -> Message:
+        return self._seen(await self._receive())
+
+    def _seen(self, message: Message) -> Message:
+        if message["type"] == "http.disconnect" and not self.is_gone:
+            self.is_gone = True
+            if self.on_gone is not None:
+                self.on_gone()
+        return message
+
+
+async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
+    await asyncio.wait({one, other}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,158 @@
+"""The ASGI middleware: which scopes are ours, and when the gate starts and stops.
+
+Law of this file: pure ASGI, no waiting, no deciding. What is not a guarded request goes to the app
+untouched. A wrong configuration is told by `lifespan.startup.failed`; where there is no lifespan,
+guarded requests get a 503 that names the setting, and everything else still works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from tidegate.asgi.classify import RouteTable
+from tidegate.asgi.replies import misconfigured
+from tidegate.asgi.runtime import Parts, Runtime
+from tidegate.asgi.types import App, Message, Receive, Scope, Send
+from tidegate.core.decisions import Uniform
+from tidegate.probes.function import ProbeLike
+from tidegate.settings import InvalidSettings, Mode, Settings
+from tidegate.telemetry.events import Hook
+
+logger = logging.getLogger("tidegate")
+
+
+class AdmissionMiddleware:
+    """Admission control for an ASGI app that serves a large language model.
+
+    Args:
+        app: the ASGI app behind the gate.
+        settings: default: `Settings.load()`, from TIDEGATE_* and the file named by TIDEGATE_CONFIG.
+        probe: an object with `async read()`, or a callable that returns a `Reading`, a list of them or
+            a fraction 0..1; default: as `settings.probe` says (`auto` finds the engine by itself).
+        clock: monotonic seconds.
+        wall_clock: epoch seconds, only for `X-RateLimit-Reset`.
+        uniform: floats in [0, 1), for jitter.
+        hooks: called with every `AdmissionEvent`.
+
+    A configuration error is not raised here: see the law of this file.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: Settings | None = None,
+        probe: ProbeLike | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        uniform: Uniform = random.random,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.app = app
+        self._parts = Parts(probe=probe, clock=clock, wall_clock=wall_clock, uniform=uniform, hooks=hooks)
+        self._runtime: Runtime | None = None
+        self._settings: Settings | None = None
+        self.error: str | None = None
+        try:
+            self._settings = Settings.load() if settings is None else _checked(settings)
+        except (TypeError, ValueError) as error:
+            self._fail(error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    @property
+    def mode(self) -> Mode:
+        """`enforce`, `shadow` or `off`; assigning switches at once, streams go on."""
+        if self._runtime is not None:
+            return self._runtime.mode
+        return self._settings.mode if self._settings is not None else "off"
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._running().set_mode(mode, "set by the program")
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._settings is None:
+            await self._misconfigured(scope, receive, send)
+            return
+        try:
+            runtime = self._running()
+        except (TypeError, ValueError) as error:
+            self._fail(error)
+            await self._misconfigured(scope, receive, send)
+            return
+        for page in (runtime.control, runtime.console):
+            if page.serves(scope):
+                await page(scope, receive, send)
+                return
+        route = None if runtime.mode == "off" else runtime.routes.match(scope)
+        if route is None:
+            await self.app(scope, receive, send)
+        else:
+            await runtime.door.enter(route, scope, receive, send)
+
+    async def _misconfigured(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = RouteTable().match(scope)
+        if route is None:
+            await self.app(scope, receive, send)
+        else:
+            await misconfigured(self.error or "unknown", scope, route, send)
+
+    def _running(self) -> Runtime:
+        """The runtime of this loop, made and started when first needed.
+
+        Raises:
+            InvalidSettings: there is no valid configuration.
+            TypeError, ValueError: the settings contradict what is here (no such file, no such engine).
+        """
+        runtime = self._made()
+        runtime.start()
+        return runtime
+
+    def _made(self) -> Runtime:
+        if self._settings is None:
+            raise InvalidSettings(self.error or "unknown")
+        if self._runtime is None or self._runtime.loop is not asyncio.get_running_loop():
+            self._runtime = Runtime(self.app, self._settings, self._parts)
+        return self._runtime
+
+    def _fail(self, error: Exception) -> None:
+        self._settings = None
+        self.error = str(error)
+        logger.critical("Tidegate is not configured: %s", self.error)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._made()
+        except (TypeError, ValueError) as error:
+            self._fail(error)
+        if self._settings is None:
+            await receive()  # lifespan.startup
+            await send({"type": "lifespan.startup.failed", "message": f"Tidegate: {self.error}"})
+            return
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                self._running()  # the app is up: its metrics can be found now
+            elif message["type"] == "lifespan.shutdown.complete" and self._runtime is not None:
+                await self._runtime.stop()
+            await send(message)
+
+        await self.app(scope, receive, watched)
+
+
+def _checked(settings: object) -> Settings:
+    if not isinstance(settings, Settings):
+        raise InvalidSettings(f"settings is {settings!r}: pass a tidegate.Settings, e.g. Settings.load(...).")
+    settings.gate_options()
+    return settings

@@ -1,0 +1,193 @@
+"""Everything that one event loop needs to admit requests, put together from the settings.
+
+Law of this file: it assembles, starts and stops; it decides nothing. A runtime belongs to one running
+loop; a second loop (tests, `asyncio.run` twice) gets a runtime of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from tidegate.asgi.ask import AskBuilder
+from tidegate.asgi.classify import RouteTable
+from tidegate.asgi.door import DRAIN_RETRY_AFTER_S, Door
+from tidegate.asgi.drain import ShutdownListener
+from tidegate.asgi.exchange import Surroundings
+from tidegate.asgi.faults import FaultPolicy
+from tidegate.asgi.replies import Replier
+from tidegate.asgi.types import App
+from tidegate.asgi.waiting import WaitingRoom
+from tidegate.console import Console
+from tidegate.console.control import Control
+from tidegate.core.decisions import Statistics, Uniform
+from tidegate.probes import Probe, as_probe
+from tidegate.probes.auto import find_probe
+from tidegate.probes.function import ProbeLike
+from tidegate.probes.poller import Poller
+from tidegate.settings import Mode, Settings
+from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
+from tidegate.telemetry.log import LogHook
+
+logger = logging.getLogger("tidegate")
+
+TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the user may bring along instead of the defaults."""
+
+    probe: ProbeLike | None = None
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    uniform: Uniform = random.random
+    hooks: Sequence[Hook] = ()
+
+
+class Runtime:
+    """The assembled gate of one event loop."""
+
+    def __init__(self, app: App, settings: Settings, parts: Parts) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.mode: Mode = settings.mode
+        self._parts = parts
+        self._states: dict[str, str] = {}
+        self.hooks = Hooks(_hooks(settings, parts))
+        self.room = WaitingRoom(
+            settings.gate_options(),
+            clock=parts.clock,
+            uniform=parts.uniform,
+            want_reading=self._nudge,
+            on_cancel=self._cancel,
+            on_fault=self._record,
+        )
+        self.faults = FaultPolicy(
+            settings.on_internal_error,
+            settings.internal_error_concurrency,
+            clock=parts.clock,
+            hook=self.hooks,
+            on_recover=self.room.reset,
+        )
+        self.routes = RouteTable(**settings.guard.model_dump())
+        replier = Replier(settings.reply, settings.cors, parts.wall_clock)
+        around = Surroundings(
+            room=self.room,
+            clock=parts.clock,
+            hook=self.hooks,
+            on_fault=self.faults.record,
+            server_timing=settings.reply.server_timing,
+        )
+        builder = AskBuilder(settings, parts.clock)
+        self.door = Door(app, around, builder, self.faults, replier, lambda: self.mode)
+        self.console = Console(settings.console, self, parts.clock, parts.wall_clock)
+        self.control = Control(settings.console, self._set_mode_remotely)
+        self._poller = Poller(
+            self._probe(),
+            on_readings=self.room.observe,
+            on_failure=self._probe_failed,
+            pace=settings.probe.pace,
+            clock=parts.clock,
+        )
+        self._ticker: asyncio.Task[None] | None = None
+        self._shutdown = ShutdownListener(self.drain)
+
+    def start(self) -> None:
+        """Begin to poll and to tick (idempotent)."""
+        if self._ticker is not None:
+            return
+        self._poller.start()
+        self._ticker = self.loop.create_task(self._tick(), name="tidegate-ticker")
+        self._shutdown.start()
+        self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=self.mode, detail="at start"))
+
+    async def stop(self) -> None:
+        """End the tasks; those who still wait are told to come back."""
+        self.drain()
+        self._shutdown.stop()
+        await self._poller.stop()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        self.room.close()
+
+    def drain(self) -> None:
+        """The server is stopping: refuse all that is not running (idempotent)."""
+        if self.door.is_draining:
+            return
+        self.door.is_draining = True
+        running = self.statistics().running
+        self.hooks(AdmissionEvent(kind=EventKind.DRAINING, detail=f"{running} running."))
+        self.room.drain(DRAIN_RETRY_AFTER_S)
+        self.console.close()
+
+    def set_mode(self, mode: Mode, why: str) -> None:
+        """Switch between enforce, shadow and off; running streams go on."""
+        self.mode = mode
+        if mode != "enforce":
+            self.room.let_everyone_pass()
+        self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=mode, detail=why))
+
+    def _set_mode_remotely(self, mode: str) -> None:
+        self.set_mode(cast("Mode", mode), "by the operator")
+
+    def statistics(self) -> Statistics:
+        """A snapshot of the gate."""
+        return self.room.statistics()
+
+    def _probe(self) -> Probe:
+        if self._parts.probe is not None:
+            return as_probe(self._parts.probe)
+        probe, why = find_probe(self.settings.probe)
+        logger.info("Probe: %s", why)
+        return probe
+
+    def _probe_failed(self, instance: str, error: Exception) -> None:
+        detail = str(error) or repr(error)
+        self.hooks(AdmissionEvent(kind=EventKind.PROBE_FAILED, instance=instance, detail=detail))
+        self.room.probe_failed(instance)
+
+    def _nudge(self) -> None:
+        self._poller.nudge()
+
+    def _cancel(self, ticket: int) -> None:
+        self.door.cancel(ticket)
+
+    def _record(self, where: str, error: Exception) -> None:
+        self.faults.record(where, error)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._tick_once()
+
+    def _tick_once(self) -> None:
+        self.door.look_for_blocked_sends(self._parts.clock())
+        try:
+            statistics = self.statistics()
+        except Exception as error:  # noqa: BLE001 - a broken snapshot must not end the ticker
+            self.faults.record("statistics", error)
+            return
+        for instance in statistics.instances:
+            if self._states.get(instance.name) != instance.state:
+                self._states[instance.name] = instance.state
+                self.hooks(
+                    AdmissionEvent(kind=EventKind.SIGNAL, instance=instance.name, reason=instance.state)
+                )
+        self.console.record(statistics)
+        self.hooks(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
+
+
+def _hooks(settings: Settings, parts: Parts) -> Iterable[Hook]:
+    yield LogHook(parts.clock)
+    if settings.metrics:
+        from tidegate.telemetry.prometheus import prometheus_hook
+
+        yield prometheus_hook()
+    yield from parts.hooks

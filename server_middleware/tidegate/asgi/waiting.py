@@ -1,0 +1,246 @@
+"""The waiting room: the only asyncio in admission.
+
+Law of this file: the core decides, this file waits. Every `Step` the gate returns is acted upon here
+in full (futures woken, timer set, fresh reading asked for), and every ticket leaves by exactly one
+door: granted, refused, or cancelled. A fault of the gate fails the waiters at once; none is left
+hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tidegate.core.decisions import (
+    Admit,
+    Ask,
+    Ending,
+    Queued,
+    Reason,
+    Refuse,
+    Settlement,
+    Statistics,
+    Step,
+    Uniform,
+)
+from tidegate.core.gate import Gate
+from tidegate.core.options import GateOptions
+from tidegate.core.reading import Reading
+
+Clock = Callable[[], float]
+Answer = Admit | Refuse
+
+
+class GateFault(Exception):
+    """The gate itself raised; what happens to the request is the fault policy's decision.
+
+    Args:
+        where: the operation that failed.
+        is_recorded: the one fault behind it has been counted already (it failed several waiters).
+    """
+
+    def __init__(self, where: str, *, is_recorded: bool = False) -> None:
+        super().__init__(where)
+        self.is_recorded = is_recorded
+
+
+class LetPass(Exception):
+    """The mode was switched away from `enforce`: whoever waits goes to the app at once."""
+
+
+class WaitingRoom:
+    """Owns the gate and the futures of those who wait. Bound to the running loop; not thread-safe.
+
+    Args:
+        options: for the gate; kept so that a fresh gate can be made after a fault.
+        clock: monotonic seconds.
+        uniform: floats in [0, 1).
+        want_reading: called when the gate asks for a fresh sample.
+        on_cancel: called with the ticket of running work that was superseded.
+        on_fault: called with (where, error) for an exception in a timer or a reading.
+    """
+
+    def __init__(
+        self,
+        options: GateOptions,
+        *,
+        clock: Clock,
+        uniform: Uniform,
+        want_reading: Callable[[], None] = lambda: None,
+        on_cancel: Callable[[int], None] = lambda ticket: None,
+        on_fault: Callable[[str, Exception], None] = lambda where, error: None,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._uniform = uniform
+        self._want_reading = want_reading
+        self._on_cancel = on_cancel
+        self._on_fault = on_fault
+        self._loop = asyncio.get_running_loop()
+        self._waiters: dict[int, asyncio.Future[Answer]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None
+        self._tickets = 0
+        self.gate = Gate(options, clock())
+
+    def next_ticket(self) -> int:
+        """A number no other request of this room has."""
+        self._tickets += 1
+        return self._tickets
+
+    def offer(self, ask: Ask) -> Admit | Queued | Refuse:
+        """Decide now; the charge is made before this returns.
+
+        Raises:
+            GateFault: the gate raised; the ticket is not known to it any more.
+        """
+        try:
+            step = self.gate.offer(ask, self._clock(), self._uniform)
+        except Exception as error:
+            self._forget(ask.ticket)
+            raise GateFault("offer") from error
+        if step.decision is None:
+            raise GateFault("offer answered nothing")
+        if isinstance(step.decision, Queued):
+            self._waiters[ask.ticket] = self._loop.create_future()
+        self._apply(step)
+        return step.decision
+
+    def precheck(self, tenant: str, priority_class: str) -> Refuse | None:
+        """A refusal that is certain before the body is read, or `None`.
+
+        Raises:
+            GateFault: the gate raised.
+        """
+        try:
+            return self.gate.precheck(tenant, priority_class, self._clock(), self._uniform)
+        except Exception as error:
+            raise GateFault("precheck") from error
+
+    def estimate_prompt_tokens(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int) -> float:
+        """Tokens expected of a prompt of these bytes.
+
+        Raises:
+            GateFault: the gate raised.
+        """
+        try:
+            return self.gate.estimate_prompt_tokens(tenant, model, ascii_bytes, other_bytes)
+        except Exception as error:
+            raise GateFault("estimate_prompt_tokens") from error
+
+    async def wait(self, ticket: int) -> Answer:
+        """Wait for a queued ticket; cancelled, it leaves the queue or gives its grant back.
+
+        Raises:
+            GateFault: the gate raised while the request was waiting.
+        """
+        future = self._waiters[ticket]
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.leave(ticket)
+            raise
+        finally:
+            self._waiters.pop(ticket, None)
+
+    def leave(self, ticket: int) -> None:
+        """The caller of a queued ticket has gone (idempotent); a grant it just got is handed on."""
+        self._waiters.pop(ticket, None)
+        self._guarded("cancel", lambda now: self.gate.cancel(ticket, now, self._uniform))
+
+    def release(self, ticket: int, settlement: Settlement) -> None:
+        """A lease has ended (idempotent)."""
+        self._guarded("release", lambda now: self.gate.release(ticket, settlement, now, self._uniform))
+
+    def observe(self, readings: Sequence[Reading]) -> None:
+        """New readings have arrived."""
+        self._guarded("observe", lambda now: self.gate.observe(readings, now, self._uniform))
+
+    def probe_failed(self, instance: str | None) -> None:
+        """A reading failed."""
+        self._guarded("probe_failed", lambda now: self.gate.probe_failed(instance, now, self._uniform))
+
+    def statistics(self) -> Statistics:
+        """A frozen snapshot of the gate."""
+        return self.gate.statistics(self._clock())
+
+    def drain(self, retry_after_s: float) -> None:
+        """Refuse everyone who waits, at once, since the server is stopping."""
+        for ticket, future in list(self._waiters.items()):
+            if not future.done():
+                future.set_result(
+                    Refuse(ticket=ticket, reason=Reason.DRAINING, scope="model", retry_after_s=retry_after_s)
+                )
+            self.leave(ticket)
+
+    def reset(self) -> None:
+        """Start with a fresh gate after a fault; those who wait are failed over to the fault policy."""
+        self.gate = Gate(self._options, self._clock())
+        self._fail_waiters("reset")
+
+    def let_everyone_pass(self) -> None:
+        """Wake everyone who waits with `LetPass`; their tickets leave the queue."""
+        for ticket, future in list(self._waiters.items()):
+            if not future.done():
+                future.set_exception(LetPass())
+            self.leave(ticket)
+
+    def _fail_waiters(self, where: str) -> None:
+        """Wake everyone who waits with a fault, so that nobody hangs."""
+        for future in self._waiters.values():
+            if not future.done():
+                future.set_exception(GateFault(where, is_recorded=True))
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _guarded(self, where: str, operation: Callable[[float], Step]) -> None:
+        try:
+            step = operation(self._clock())
+        except Exception as error:  # noqa: BLE001 - the gate must never be the outage
+            self._on_fault(where, error)
+            self._fail_waiters(where)
+            return
+        self._apply(step)
+
+    def _apply(self, step: Step) -> None:
+        for grant in step.grants:
+            self._wake(grant)
+        for refusal in step.refusals:
+            self._wake(refusal)
+        for ticket in step.cancelled:
+            self._on_cancel(ticket)
+        if step.wants_reading:
+            self._want_reading()
+        self._set_timer(step.wake_at)
+
+    def _wake(self, answer: Answer) -> None:
+        future = self._waiters.get(answer.ticket)
+        if future is not None and not future.done():
+            future.set_result(answer)
+        elif isinstance(answer, Admit):
+            # Granted to somebody who left in the same instant: hand the lease on.
+            self._loop.call_soon(self.release, answer.ticket, Settlement(ending=Ending.ABANDONED))
+
+    def _set_timer(self, wake_at: float | None) -> None:
+        if self._timer is not None:
+            if wake_at == self._wake_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._wake_at = wake_at
+        if wake_at is not None:
+            self._timer = self._loop.call_later(max(0.0, wake_at - self._clock()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._guarded("advance", lambda now: self.gate.advance(now, self._uniform))
+
+    def _forget(self, ticket: int) -> None:
+        try:
+            self.gate.cancel(ticket, self._clock(), self._uniform)
+        except Exception as error:  # noqa: BLE001 - the gate is broken; the fault policy knows
+            self._on_fault("cancel", error)

@@ -1,0 +1,210 @@
+"""What `tidegate demo` does: three runs, live progress, one table.
+
+Law of this file: it starts servers, floods them, and prints; it judges nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tidegate.demo.load import Caller, Flood, Tally, naive, run, sdk
+
+READY_WITHIN_S = 30.0
+REFRESH_S = 0.25
+
+
+class DemoFailed(RuntimeError):
+    """The demo cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One row of the table."""
+
+    title: str
+    gated: bool
+    caller: Caller
+
+
+SCENARIOS = (
+    Scenario(title="no gate, naive callers", gated=False, caller=naive),
+    Scenario(title="gate, naive callers", gated=True, caller=naive),
+    Scenario(title="gate, SDK callers", gated=True, caller=sdk),
+)
+
+
+@dataclass(slots=True)
+class Gauges:
+    """What the engine says about itself."""
+
+    kv_usage: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    preemptions: int = 0
+
+
+async def demo(flood: Flood, console: Console, urls: tuple[str, str] | None, keep: bool) -> None:
+    """Run every scenario and print the table. With `urls` (bare, gated) nothing is started.
+
+    Raises:
+        DemoFailed: a server did not come up.
+    """
+    rows: list[tuple[Scenario, Tally, int]] = []
+    console.print(
+        f"{flood.requests} long requests within {flood.arrive_within_s:g} s, and a short VIP request every "
+        f"{flood.vip_interval_s:g} s, against an engine whose KV cache holds about 25 of them.\n"
+    )
+    for scenario in SCENARIOS:
+        async with _server(scenario.gated, urls) as url:
+            rows.append((scenario, *await _flood(url, scenario, flood, console)))
+    console.print(_table(rows))
+    console.print(
+        "TTFT: from the moment the caller wanted an answer to its first token, waits and retries included. "
+        "Lost: callers that gave up without an answer."
+    )
+    if keep:
+        async with _server(True, urls) as url:
+            console.print(_playground(url))
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+
+async def _flood(url: str, scenario: Scenario, flood: Flood, console: Console) -> tuple[Tally, int]:
+    tally = Tally()
+    before = (await _gauges(url)).preemptions
+    work = asyncio.create_task(run(url, flood, scenario.caller, tally))
+    gauges = Gauges()
+    with Live(console=console, refresh_per_second=1 / REFRESH_S, transient=not console.is_terminal) as live:
+        while not work.done():
+            await asyncio.wait({work}, timeout=REFRESH_S)
+            with contextlib.suppress(httpx.HTTPError):
+                gauges = await _gauges(url)
+            live.update(_progress(scenario.title, flood, tally, gauges, before))
+    await work
+    return tally, (await _gauges(url)).preemptions - before
+
+
+def _progress(title: str, flood: Flood, tally: Tally, gauges: Gauges, before: int) -> str:
+    filled = round(gauges.kv_usage * 20)
+    bar = "█" * filled + "░" * (20 - filled)
+    return (
+        f"[bold]{title:<24}[/bold] KV {bar} {gauges.kv_usage:4.0%}  running {gauges.running:3d}  "
+        f"waiting in engine {gauges.waiting:3d}  preempted {gauges.preemptions - before:4d}  "
+        f"answered {tally.whole:3d}/{flood.requests}  refused {tally.refusals:3d}  lost {tally.lost:3d}"
+    )
+
+
+def _table(rows: list[tuple[Scenario, Tally, int]]) -> Table:
+    table = Table(title="Before and after", title_justify="left")
+    table.add_column("")
+    for name in (
+        "preemptions",
+        "goodput\ntokens/s",
+        "whole\nanswers",
+        "lost",
+        "refusals",
+        "retries",
+        "VIP TTFT\np50 / p95",
+        "bulk TTFT\np50",
+    ):
+        table.add_column(name, justify="right")
+    for scenario, tally, preemptions in rows:
+        table.add_row(
+            scenario.title,
+            str(preemptions),
+            f"{tally.output_tokens / tally.makespan_s:,.0f}",
+            str(tally.whole),
+            str(tally.lost + tally.vip_lost),
+            str(tally.refusals),
+            str(tally.retries),
+            f"{_quantile(tally.vip_ttft_s, 0.5)} / {_quantile(tally.vip_ttft_s, 0.95)}",
+            _quantile(tally.bulk_ttft_s, 0.5),
+        )
+    return table
+
+
+def _quantile(values: list[float], share: float) -> str:
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.2f} s"
+    return f"{statistics.quantiles(values, n=100, method='inclusive')[round(share * 100) - 1]:.2f} s"
+
+
+def _playground(url: str) -> str:
+    return (
+        f"\nThe gated server is up at {url} until you press Ctrl-C. Try:\n\n"
+        f"  curl -si {url}/v1/completions -H 'content-type: application/json' "
+        '-d \'{"prompt": "How high is the water?", "max_tokens": 32}\'\n'
+        f"  tidegate top {url}\n"
+        f"  open {url}/tidegate/ in a browser (the operator's page)\n"
+    )
+
+
+async def _gauges(url: str) -> Gauges:
+    async with httpx.AsyncClient(timeout=5) as client:
+        text = (await client.get(f"{url}/metrics")).text
+    figures: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            figures[sample.name] = sample.value
+    return Gauges(
+        kv_usage=figures.get("vllm:kv_cache_usage_perc", 0.0),
+        running=int(figures.get("vllm:num_requests_running", 0)),
+        waiting=int(figures.get("vllm:num_requests_waiting", 0)),
+        preemptions=int(figures.get("vllm:num_preemptions_total", 0)),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _server(gated: bool, urls: tuple[str, str] | None) -> AsyncIterator[str]:
+    if urls is not None:
+        yield urls[1] if gated else urls[0]
+        return
+    port = _free_port()
+    command = [sys.executable, "-m", "tidegate.demo.server", str(port), "gated" if gated else "bare"]
+    process = subprocess.Popen(command)  # noqa: S603, ASYNC220 - our own module, started once
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await _until_ready(url, process)
+        yield url
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        process.kill()
+
+
+async def _until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    give_up_at = time.monotonic() + READY_WITHIN_S
+    async with httpx.AsyncClient() as client:
+        while time.monotonic() < give_up_at:
+            if process.poll() is not None:
+                raise DemoFailed(
+                    f"The demo server ended with code {process.returncode}; its message is above."
+                )
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get(f"{url}/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise DemoFailed(f"The demo server did not answer at {url} within {READY_WITHIN_S:g} s.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
