@@ -1,7 +1,7 @@
 """How the factories keep what httpx does by itself: proxies of the environment, TLS settings, mounts.
 
-Law: httpx builds its own transports, proxies included, exactly as it would have; each is then wrapped. (Given a
-`transport=`, httpx stops reading the proxies of the environment.)
+Law: httpx builds its own transports, proxies included, exactly as it would have; each is then wrapped. (Given
+a `transport=`, httpx stops reading the proxies of the environment.)
 """
 
 from __future__ import annotations

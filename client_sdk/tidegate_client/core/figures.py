@@ -1,8 +1,8 @@
 """Numbers, durations and dates as servers write them. Every function is total: a figure, or None.
 
-Law: ASCII only and strict grammar, so that `1_000`, `nan`, full-width digits or 5,000 digits neither raise nor
-become a wait. Figures are clamped to `HUGE` (room for epoch nanoseconds), waits to `CEILING_S`: longer
-than anyone waits, small enough to add.
+Law: ASCII only and strict grammar, so that `1_000`, `nan`, full-width digits or 5,000 digits neither raise
+nor become a wait. Figures are clamped to `HUGE`, waits to `CEILING_S`: longer than anyone waits, small enough
+to add.
 """
 
 from __future__ import annotations

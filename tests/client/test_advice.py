@@ -1,0 +1,164 @@
+"""What the client reads in a response's headers: the shared table, then whatever a hostile server may
+send.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tests.wire_cases import CASES, WALL_NOW, WireCase
+from tidegate_client.core import figures, limits
+from tidegate_client.core.advice import Advice
+from tidegate_client.core.refusal import SCOPES, Refusal, read_refusal
+from tidegate_client.fields import advice_from, refusal_from
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+TEXT = st.one_of(
+    st.text(max_size=60),
+    st.text(alphabet='0123456789.,;="rt-+eE GMTMonSun:hms@?()_', max_size=60),
+    st.from_regex(r"[0-9]{1,25}(\.[0-9]{0,10})?", fullmatch=True),
+)
+
+
+NAMES = [
+    "Retry-After",
+    "retry-after-ms",
+    "RateLimit",
+    "RateLimit-Reset",
+    "RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "X-RateLimit-Remaining",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-tokens-reset",
+    "Date",
+    "Age",
+    "x-should-retry",
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_reads_what_the_table_says(case: WireCase) -> None:
+    """Every row of the shared table is understood as written there."""
+    advice = advice_from(case.headers, WALL_NOW)
+
+    assert advice.wait_s == (None if case.wait_s is None else pytest.approx(case.wait_s))
+    assert advice == Advice(advice.wait_s, case.source, case.should_retry, case.nothing_left_s)
+
+
+@hypothesis.given(st.lists(st.tuples(st.sampled_from(NAMES), TEXT), max_size=6))
+@hypothesis.settings(max_examples=300)
+def test_any_headers_give_a_usable_wait_or_none(headers: list[tuple[str, str]]) -> None:
+    """Whatever the values are, nothing is raised, and a wait is positive, finite and small enough to add."""
+    advice = advice_from(headers, WALL_NOW)
+
+    for seconds in (advice.wait_s, advice.nothing_left_s):
+        assert seconds is None or 0 < seconds <= figures.CEILING_S
+    assert (advice.wait_s is None) == (advice.source == "none")
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        figures.decimal,
+        figures.duration_s,
+        figures.rfc3339,
+        lambda text: figures.http_date(text, WALL_NOW),
+        lambda text: limits.reset_s(text, WALL_NOW),
+    ],
+    ids=["decimal", "duration", "rfc3339", "http-date", "reset"],
+)
+@hypothesis.given(text=TEXT)
+@hypothesis.settings(max_examples=150)
+def test_every_parser_is_total(parse: Callable[[str], float | None], text: str) -> None:
+    """No text makes a parser raise or answer with something that is not a finite number."""
+    figure = parse(text)
+
+    assert figure is None or math.isfinite(figure)
+
+
+@hypothesis.given(st.integers(min_value=-2_000_000_000, max_value=6_000_000_000))
+def test_dates_survive_a_round_trip_in_all_three_forms(instant: int) -> None:
+    """A date written in any of the three forms is read back to the second."""
+    moment = EPOCH + dt.timedelta(seconds=instant)
+    day, month, clock = DAYS[moment.weekday()], MONTHS[moment.month - 1], f"{moment:%H:%M:%S}"
+    imf = f"{day}, {moment.day:02d} {month} {moment.year:04d} {clock} GMT"
+    asctime = f"{day} {month} {moment.day:2d} {clock} {moment.year:04d}"
+
+    assert figures.http_date(imf, WALL_NOW) == instant
+    assert figures.http_date(asctime, WALL_NOW) == instant
+    assert figures.rfc3339(f"{moment:%Y-%m-%dT%H:%M:%SZ}") == instant
+
+
+YEARS = [("26", 2026), ("76", 2076), ("77", 1977), ("94", 1994), ("00", 2000)]
+
+
+@pytest.mark.parametrize(("two_digits", "year"), YEARS)
+def test_two_digit_years_follow_the_fifty_year_rule(two_digits: str, year: int) -> None:
+    """More than fifty years ahead means the most recent past year (RFC 9110, section 5.6.7)."""
+    instant = figures.http_date(f"Sunday, 06-Nov-{two_digits} 08:49:37 GMT", WALL_NOW)
+
+    assert instant == dt.datetime(year, 11, 6, 8, 49, 37, tzinfo=dt.timezone.utc).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            b'{"error": {"code": "BUSY", "reason": "queue_full", "scope": "class", "retry_after": 3}}',
+            Refusal(reason="queue_full", scope="class", wait_s=3.0),
+        ),
+        (
+            b'{"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "pay"}}',
+            Refusal(reason="insufficient_quota", message="pay", quota=True),
+        ),
+        (b'{"error": {"code": 429, "type": "Too Many", "message": 7}}', Refusal(reason="Too Many")),
+        (
+            b'{"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}}',
+            Refusal(reason="rate_limit_error", message="slow"),
+        ),
+        (
+            b'{"error": "Model is overloaded", "error_type": "overloaded"}',
+            Refusal(reason="overloaded", message="Model is overloaded"),
+        ),
+        (
+            b'{"type": "https://iana.org/assignments/http-problem-types#quota-exceeded", "detail": "later"}',
+            Refusal(reason="https://iana.org/assignments/http-problem-types#quota-exceeded", message="later"),
+        ),
+        (b'{"error": {"scope": "galaxy", "retry_after": true}}', Refusal()),
+        (b'{"error": {"retry_after": -3}}', Refusal()),
+        (b'{"error": {"retry_after": 1e400}}', Refusal()),
+        (b'{"error": {"retry_after": 0.25}}', Refusal(wait_s=0.25)),
+        (b'{"error": null}', Refusal()),
+        (b"[1, 2]", Refusal()),
+        (b"\xff\xfe", Refusal()),
+        (b"", Refusal()),
+        (b"[" * 100_000, Refusal()),
+        (b"<html>busy</html>", Refusal()),
+    ],
+)
+def test_reads_who_refused_and_why(content: bytes, expected: Refusal) -> None:
+    """The body's dialects are understood; anything else says nothing."""
+    assert refusal_from(content) == expected
+
+
+LEAVES = st.none() | st.booleans() | st.floats() | st.text(max_size=9)
+MEMBERS = st.sampled_from(["error", "code", "type", "reason", "scope", "message", "retry_after", "detail"])
+BODIES = st.recursive(LEAVES, lambda inner: st.dictionaries(MEMBERS, inner), max_leaves=12)
+
+
+@hypothesis.given(BODIES)
+def test_any_body_is_read(body: object) -> None:
+    """Whatever JSON arrives, the refusal is complete and its wait usable."""
+    refusal = read_refusal(body)
+
+    assert refusal.wait_s is None or 0 < refusal.wait_s <= figures.CEILING_S
+    assert refusal.scope in SCOPES
