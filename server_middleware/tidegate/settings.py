@@ -7,16 +7,11 @@ them. Keyword wins over environment wins over file wins over default. A wrong or
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -27,6 +22,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -48,37 +44,19 @@ from tidegate.core.options import (
     TenantLimits,
 )
 from tidegate.probes.options import ProbeOptions
+from tidegate.settings_errors import (
+    FILE_VARIABLE,
+    PREFIX,
+    InvalidSettings,
+    explained,
+    known_fields,
+    readable_file,
+    refuse_unknown_variables,
+    told,
+)
 
 Mode = Literal["enforce", "shadow", "off"]
-PREFIX = "TIDEGATE_"
-FILE_VARIABLE = "TIDEGATE_CONFIG"
 BLIND_AFTER_S = 10.0  # a reading this old says nothing any more, or three times what makes it stale
-
-T = TypeVar("T")
-
-
-class InvalidSettings(ValueError):
-    """The configuration cannot work; each line names a field, its value and the way out."""
-
-
-def _known_fields(group: type) -> BeforeValidator:
-    """A misspelt option of a group is an error with a suggestion, not a silent default."""
-    names = [field.name for field in dataclasses.fields(group)]
-
-    def check(value: object) -> object:
-        if isinstance(value, Mapping):
-            for name in value:
-                if name not in names:
-                    raise ValueError(f"unknown option {name!r}.{_suggest(str(name), names)}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _suggest(name: str, names: Iterable[str]) -> str:
-    known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
 
 
 class TenantSettings(BaseModel):
@@ -130,14 +108,14 @@ class Settings(BaseSettings):
     on_internal_error: Literal["open", "closed"] = "open"
     internal_error_concurrency: int = Field(default=64, ge=1)
     metrics: bool = True
-    kv: Annotated[KvOptions, _known_fields(KvOptions)] = KvOptions()
-    queue: Annotated[QueueOptions, _known_fields(QueueOptions)] = QueueOptions()
-    classes: tuple[Annotated[ClassOptions, _known_fields(ClassOptions)], ...] = DEFAULT_CLASSES
+    kv: Annotated[KvOptions, known_fields(KvOptions)] = KvOptions()
+    queue: Annotated[QueueOptions, known_fields(QueueOptions)] = QueueOptions()
+    classes: tuple[Annotated[ClassOptions, known_fields(ClassOptions)], ...] = DEFAULT_CLASSES
     default_class: str = "standard"
     tenants: tuple[TenantSettings, ...] = ()
-    default_tenant: Annotated[TenantLimits, _known_fields(TenantLimits)] = TenantLimits()
+    default_tenant: Annotated[TenantLimits, known_fields(TenantLimits)] = TenantLimits()
     max_tenants: int = Field(default=10_000, ge=1)
-    backoff: Annotated[BackoffOptions, _known_fields(BackoffOptions)] = BackoffOptions()
+    backoff: Annotated[BackoffOptions, known_fields(BackoffOptions)] = BackoffOptions()
     probe: ProbeOptions = ProbeOptions()
     guard: GuardOptions = GuardOptions()
     identity: IdentityOptions = IdentityOptions()
@@ -169,7 +147,7 @@ class Settings(BaseSettings):
         sources: list[PydanticBaseSettingsSource] = [init_settings, env_settings]
         path = os.environ.get(FILE_VARIABLE)
         if path:
-            sources.append(TomlConfigSettingsSource(settings_cls, toml_file=_existing(path)))
+            sources.append(TomlConfigSettingsSource(settings_cls, toml_file=readable_file(path)))
         return tuple(sources)
 
     @classmethod
@@ -179,12 +157,14 @@ class Settings(BaseSettings):
         Raises:
             InvalidSettings: naming each wrong field, its value and the way out.
         """
-        _refuse_unknown_variables(cls)
+        refuse_unknown_variables(cls)
         try:
             settings = cls(**overrides)
             settings.gate_options()
         except ValidationError as error:
-            raise InvalidSettings(_told(error)) from error
+            raise InvalidSettings(told(cls, error)) from error
+        except SettingsError as error:
+            raise InvalidSettings(explained(error)) from error
         except ValueError as error:
             raise InvalidSettings(str(error)) from error
         return settings
@@ -218,38 +198,3 @@ class Settings(BaseSettings):
             )
             for tenant in self.tenants
         )
-
-
-def _existing(path: str) -> Path:
-    file = Path(path)
-    if not file.is_file():
-        raise InvalidSettings(
-            f"{FILE_VARIABLE} is {path!r}: there is no such file. Name a TOML file or unset it."
-        )
-    return file
-
-
-def _refuse_unknown_variables(settings: type[Settings]) -> None:
-    known = [f"{PREFIX}{name.upper()}" for name in settings.model_fields]
-    for variable in os.environ:
-        upper = variable.upper()
-        if not upper.startswith(PREFIX) or upper == FILE_VARIABLE or upper.startswith("TIDEGATE_ENGINE_"):
-            continue
-        top = upper.split("__", 1)[0]
-        if top not in known:
-            raise InvalidSettings(f"{variable} is set, but there is no such option.{_suggest(top, known)}")
-
-
-def _told(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        field = ".".join(str(part) for part in problem["loc"] if not str(part).startswith("function-"))
-        message = problem["msg"].removeprefix("Value error, ")
-        value = "" if "is " in message[:60] and field in message else f" is {_shown(problem.get('input'))}"
-        lines.append(f"{field or 'settings'}{value}: {message}" if value else message)
-    return "; ".join(lines)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
