@@ -27,6 +27,8 @@ _BOUNDS: dict[Reason, str] = {
     Reason.QUEUE_FULL: "queue",
     Reason.TENANT_QUEUE_FULL: "tenant-queue",
 }
+_FINAL = frozenset({Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST})
+"""No waiting helps: SDKs retry 409 and 429 alike, so these must say that they should not."""
 _UNITS = {"queue": "concurrent-requests", "tenant-queue": "concurrent-requests", "requests": "requests"}
 
 
@@ -35,14 +37,20 @@ def bound_name(reason: Reason) -> str:
     return _BOUNDS.get(reason, "capacity")
 
 
-def retry_after_seconds(refuse: Refuse) -> int | None:
-    """`Retry-After`: whole seconds, rounded up, at least 1; `None` for a permanent refusal."""
-    return None if refuse.retry_after_s is None else max(1, _ceil(refuse.retry_after_s))
-
-
 def retry_after_ms(refuse: Refuse) -> int | None:
-    """The exact wait, rounded up to the millisecond, so that whoever waits it out is not early."""
-    return None if refuse.retry_after_s is None else max(1, _ceil(refuse.retry_after_s * 1000))
+    """The exact wait, rounded up to the millisecond, so that whoever waits it out is not early.
+
+    `None` for a permanent refusal, and for one whose successor is already running.
+    """
+    if refuse.retry_after_s is None or refuse.reason in _FINAL:
+        return None
+    return max(1, _ceil(refuse.retry_after_s * 1000))
+
+
+def retry_after_seconds(refuse: Refuse) -> int | None:
+    """`Retry-After`: the same wait in whole seconds, rounded up, at least 1."""
+    milliseconds = retry_after_ms(refuse)
+    return None if milliseconds is None else -(-milliseconds // 1000)
 
 
 def _ceil(figure: float) -> int:
