@@ -39,6 +39,7 @@ class Reason(str, Enum):
     PROMPT_TOO_LARGE = "prompt_too_large"  # can never fit: permanent
     COST_ABOVE_BURST = "cost_above_burst"  # above the tenant's burst: permanent
     DRAINING = "draining"  # the server is stopping (said by the shell)
+    GATE_FAULT = "gate_fault"  # the gate itself failed and may not open (said by the shell)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,11 @@ class Ask:
         is_keyed: `identity` is a caller's Idempotency-Key (may supersede), not a digest (may not).
         session: conversation under way; goes before the same tenant's new ones, boundedly.
         instance: set where the shell routes; `None`: the engine's own balancer chooses.
+        streams: the answer is streamed, so `progress` will be told; else output is estimated from the
+            engine's decode rate.
+        deadline_at: instant at which the caller has said it gives up on the whole answer.
+        model, ascii_bytes, other_bytes: of the prompt, to learn bytes per token from reported usage;
+            zero bytes: nothing is learnt.
     """
 
     ticket: int
@@ -77,17 +83,26 @@ class Ask:
     attempt: int = 1
     session: str | None = None
     instance: str | None = None
+    streams: bool = True
+    deadline_at: float | None = None
+    model: str = ""
+    ascii_bytes: int = 0
+    other_bytes: int = 0
 
     def __post_init__(self) -> None:
         _figure("prompt_tokens", self.prompt_tokens, 0)
         _figure("prompt_tokens_floor", self.prompt_tokens_floor, 0)
         _figure("sequences", self.sequences, 1)
         _figure("body_bytes", self.body_bytes, 0)
+        _figure("ascii_bytes", self.ascii_bytes, 0)
+        _figure("other_bytes", self.other_bytes, 0)
         _figure("attempt", self.attempt, 1)
         if self.max_output_tokens is not None:
             _figure("max_output_tokens", self.max_output_tokens, 0)
-        if self.latest_start_at is not None and math.isnan(self.latest_start_at):
-            raise InvalidAsk("latest_start_at is NaN, expected an instant on the monotonic clock or None.")
+        for name in ("latest_start_at", "deadline_at"):
+            instant = getattr(self, name)
+            if instant is not None and math.isnan(instant):
+                raise InvalidAsk(f"{name} is NaN, expected an instant on the monotonic clock or None.")
 
 
 def _figure(name: str, value: float, least: float) -> None:

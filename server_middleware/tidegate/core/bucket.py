@@ -1,0 +1,252 @@
+"""Token buckets with bookings: how much of its quota a tenant has, and when it will have more.
+
+Law of this file: a booking is a claim on refill that nobody else may touch. Three figures make up a
+bucket: `level` (what is there), `booked` (of it, or of coming refill, promised to refused callers) and
+`debt` (settlements above their estimate, paid only from what nobody has booked). A newcomer may take
+what is left of all three; a holder of a booking that has fallen due may take from `level` itself.
+Therefore a caller that waits exactly as told is admitted, and ten callers get ten instants.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from tidegate.core.options import TenantLimits
+
+DEFAULT_BURST_S = 10.0  # burst, in seconds of the rate, where none is configured
+LAPSE_S = 5.0  # a booking not used this long after it fell due is given up ...
+LAPSE_SHARE = 0.25  # ... or this share of the told wait after, if that is longer
+ROUNDING = 1e-9  # relative; float error must not turn an exact return away
+
+
+class TokenBucket:
+    """A rate, a burst, and claims on the refill to come.
+
+    Args:
+        rate: units per second.
+        burst: most units that idle time can save up.
+        now: seconds; the bucket starts full.
+    """
+
+    __slots__ = ("booked", "burst", "debt", "level", "rate", "refilled_at")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self.level = burst
+        self.booked = 0.0
+        self.debt = 0.0
+        self.refilled_at = now
+
+    def refill(self, now: float) -> None:
+        """Bring the level up to `now`; a clock that went backwards adds nothing."""
+        if now > self.refilled_at:
+            self.level += self.rate * (now - self.refilled_at)
+            self.refilled_at = now
+        self.level = min(self.level, max(self.burst, self.booked))
+        paid = min(self.debt, max(0.0, self.level - self.booked))
+        self.level -= paid
+        self.debt -= paid
+
+    def free(self) -> float:
+        """What a newcomer may take; negative while bookings and debt exceed the level."""
+        return self.level - self.booked - self.debt
+
+    def wait_s(self, cost: float) -> float:
+        """Seconds until a newcomer of this cost could take, 0 if now."""
+        missing = cost - self.free()
+        return missing / self.rate if missing > ROUNDING * self.burst else 0.0
+
+    def holds(self, cost: float) -> bool:
+        """Whether a booking of this cost that has fallen due can be honoured."""
+        return self.level + ROUNDING * self.burst >= cost
+
+    def settle(self, difference: float) -> None:
+        """Give back what was not used (negative), or owe what was used beyond the charge."""
+        if difference > 0:
+            self.debt += difference
+        else:
+            self.level = min(self.level - difference, max(self.burst, self.booked))
+
+
+@dataclass(slots=True)
+class Booking:
+    """One refused caller's place in the refill. `requests` and `tokens` are the amounts claimed."""
+
+    due_at: float
+    lapses_at: float
+    requests: float
+    tokens: float
+    identity: str | None
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a quota refused: which bucket is the later one, and when to come back."""
+
+    is_tokens: bool
+    retry_after_s: float
+    limit: float
+    remaining: float
+    reset_after_s: float
+
+
+@dataclass(slots=True)
+class Quota:
+    """A tenant's two buckets, independent of each other, and the bookings over both."""
+
+    requests: TokenBucket | None
+    tokens: TokenBucket | None
+    max_booked: int = 10_000
+    booked: int = 0
+    _by_identity: dict[str, Booking] = field(default_factory=dict)
+    _anonymous: deque[Booking] = field(default_factory=deque)
+    _lapses: list[tuple[float, int, Booking]] = field(default_factory=list)
+    _sequence: int = 0
+
+    @classmethod
+    def of(cls, limits: TenantLimits, max_booked: int, now: float) -> Quota | None:
+        """The quota these limits describe, `None` where they set no rate."""
+        if limits.requests_per_s is None and limits.tokens_per_s is None:
+            return None
+        requests = tokens = None
+        if limits.requests_per_s is not None:
+            burst = limits.request_burst or max(1.0, limits.requests_per_s * DEFAULT_BURST_S)
+            requests = TokenBucket(limits.requests_per_s, burst, now)
+        if limits.tokens_per_s is not None:
+            burst = limits.token_burst or max(1.0, limits.tokens_per_s * DEFAULT_BURST_S)
+            tokens = TokenBucket(limits.tokens_per_s, burst, now)
+        return cls(requests, tokens, max_booked)
+
+    def refill(self, now: float) -> None:
+        """Let unused bookings lapse and bring both buckets up to `now`."""
+        for bucket in (self.requests, self.tokens):
+            if bucket is not None:
+                bucket.refill(now)
+        while self._lapses and (self._lapses[0][0] <= now or not self._lapses[0][2].is_open):
+            self._close(heapq.heappop(self._lapses)[2])
+
+    def charge(self, cost_tokens: float, identity: str | None, now: float) -> Shortfall | None:
+        """Take one request and `cost_tokens`, or say when they will be there and book that place."""
+        self.refill(now)
+        booking = self._due_booking(identity, now)
+        cost_tokens = self.chargeable(cost_tokens)
+        if booking is not None and self._holds(cost_tokens):
+            self._close(booking)
+            self._take(cost_tokens)
+            return None
+        shortfall = self.shortfall(cost_tokens)
+        if shortfall is None:
+            if booking is not None:
+                self._close(booking)
+            self._take(cost_tokens)
+            return None
+        return self._book(shortfall, cost_tokens, identity, now)
+
+    def peek(self, cost_tokens: float, now: float) -> Shortfall | None:
+        """Refuse and book a caller whose identity is not known yet; charges nothing."""
+        self.refill(now)
+        if any(item.due_at <= now and item.is_open for item in self._earliest_bookings()):
+            return None
+        cost_tokens = self.chargeable(cost_tokens)
+        shortfall = self.shortfall(cost_tokens)
+        return None if shortfall is None else self._book(shortfall, cost_tokens, None, now)
+
+    def chargeable(self, cost_tokens: float) -> float:
+        """An estimate above the burst is charged as the burst; settlement takes the rest."""
+        return cost_tokens if self.tokens is None else min(cost_tokens, self.tokens.burst)
+
+    def shortfall(self, cost_tokens: float) -> Shortfall | None:
+        """What a newcomer lacks, without booking."""
+        request_wait_s = 0.0 if self.requests is None else self.requests.wait_s(1.0)
+        token_wait_s = 0.0 if self.tokens is None else self.tokens.wait_s(cost_tokens)
+        wait_s = max(request_wait_s, token_wait_s)
+        if wait_s <= 0:
+            return None
+        is_tokens = token_wait_s > request_wait_s
+        bucket = self.tokens if is_tokens else self.requests
+        if bucket is None:  # pragma: no cover - a wait above zero comes from a bucket
+            return None
+        return Shortfall(
+            is_tokens=is_tokens,
+            retry_after_s=math.ceil(wait_s * 1000) / 1000,
+            limit=bucket.burst,
+            remaining=max(0.0, bucket.free()),
+            reset_after_s=max(0.0, (bucket.burst - bucket.free()) / bucket.rate),
+        )
+
+    def settle(self, requests: float, tokens: float, now: float) -> None:
+        """Correct a charge: negative gives back, positive owes."""
+        self.refill(now)
+        if self.requests is not None and requests:
+            self.requests.settle(requests)
+        if self.tokens is not None and tokens:
+            self.tokens.settle(tokens)
+
+    def is_full(self, now: float) -> bool:
+        """Nothing is owed, booked or spent: forgetting this quota gives nobody an allowance."""
+        self.refill(now)
+        buckets = [bucket for bucket in (self.requests, self.tokens) if bucket is not None]
+        return self.booked == 0 and all(b.debt <= 0 and b.level >= b.burst * (1 - 1e-6) for b in buckets)
+
+    def _book(self, shortfall: Shortfall, tokens: float, identity: str | None, now: float) -> Shortfall:
+        known = None if identity is None else self._by_identity.get(identity)
+        if known is not None:  # came early: the place it has stands
+            wait_s = max(0.001, math.ceil((known.due_at - now) * 1000) / 1000)
+            return Shortfall(
+                shortfall.is_tokens, wait_s, shortfall.limit, shortfall.remaining, shortfall.reset_after_s
+            )
+        if self.booked < self.max_booked:
+            wait_s = shortfall.retry_after_s
+            lapses_at = now + wait_s + max(LAPSE_S, LAPSE_SHARE * wait_s)
+            booking = Booking(now + wait_s, lapses_at, 1.0, tokens, identity)
+            self._claim(booking, 1)
+            self._sequence += 1
+            heapq.heappush(self._lapses, (lapses_at, self._sequence, booking))
+            if identity is None:
+                self._anonymous.append(booking)
+            else:
+                self._by_identity[identity] = booking
+        return shortfall
+
+    def _due_booking(self, identity: str | None, now: float) -> Booking | None:
+        own = None if identity is None else self._by_identity.get(identity)
+        if own is not None:
+            return own if own.due_at <= now else None
+        return next((b for b in self._earliest_bookings(anonymous_only=True) if b.due_at <= now), None)
+
+    def _earliest_bookings(self, *, anonymous_only: bool = False) -> list[Booking]:
+        while self._anonymous and not self._anonymous[0].is_open:
+            self._anonymous.popleft()
+        found = [self._anonymous[0]] if self._anonymous else []
+        if not anonymous_only and self._by_identity:
+            found.append(next(iter(self._by_identity.values())))
+        return found
+
+    def _holds(self, cost_tokens: float) -> bool:
+        fits_requests = self.requests is None or self.requests.holds(1.0)
+        return fits_requests and (self.tokens is None or self.tokens.holds(cost_tokens))
+
+    def _take(self, cost_tokens: float) -> None:
+        if self.requests is not None:
+            self.requests.level -= 1.0
+        if self.tokens is not None:
+            self.tokens.level -= cost_tokens
+
+    def _claim(self, booking: Booking, sign: int) -> None:
+        self.booked += sign
+        if self.requests is not None:
+            self.requests.booked = max(0.0, self.requests.booked + sign * booking.requests)
+        if self.tokens is not None:
+            self.tokens.booked = max(0.0, self.tokens.booked + sign * booking.tokens)
+
+    def _close(self, booking: Booking) -> None:
+        if booking.is_open:
+            booking.is_open = False
+            self._claim(booking, -1)
+            if booking.identity is not None:
+                self._by_identity.pop(booking.identity, None)

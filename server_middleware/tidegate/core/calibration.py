@@ -1,0 +1,167 @@
+"""What the readings teach about one instance: prompt share, foreign load, margin, capacity.
+
+Law of this file: the measured level corrects the ledger, never the other way round, and every token of
+difference is explained once. What is measured beyond our leases goes either to the prompt share or to
+foreign load (other doors to the same engine), never to both.
+
+The prompt share (`kp`) is measured over estimated prompt tokens: below 1 where prompts share blocks,
+above where estimates are too small. It is learnt per tenant by normalised least mean squares over the
+leases a reading has covered, so that the shared prefixes of one tenant do not vouch for the unique
+prompts of another. It rises at once and falls slowly, and only while the engine neither queues nor
+preempts: a share that follows the level freely follows its own effect (figures: docs/theory.md).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tidegate.core.ledger import Lease, Ledger
+from tidegate.core.options import KvOptions
+from tidegate.core.reading import Reading
+
+LEAST_SHARE, MOST_SHARE = 0.1, 2.0
+FALL_RATE = 0.3  # of the difference, per reading ...
+FALL_SPAN_S = 1.0  # ... where readings are this far apart; closer ones count for less
+MARGIN_STEP = 0.03  # after a preemption
+MARGIN_DECAY_PER_S = 0.002
+LEAST_LEVEL_TO_LEARN = 0.05  # below it the gauge is mostly rounding
+CAPACITY_SAMPLES = 3
+CAPACITY_RATE = 0.2
+
+
+class Calibration:
+    """Learns from each fresh reading; tokens and shares of the capacity."""
+
+    def __init__(self, options: KvOptions, max_tenants: int) -> None:
+        self._options = options
+        self._max_tenants = max_tenants
+        self._shares: OrderedDict[str, float] = OrderedDict()
+        self.margin = options.margin
+        self.foreign_tokens = 0.0
+        self.kp = 1.0  # over all covered leases, weighted by prompt
+        self._learnt_capacity: float | None = None
+        self._capacity_samples = 0
+        self._preemptions: float | None = None
+
+    def share(self, tenant: str) -> float:
+        """The learnt share of a tenant's prompts; for a stranger the common one, never below 1."""
+        known = self._shares.get(tenant)
+        return max(1.0, self.kp) if known is None else known
+
+    @property
+    def learnt_capacity(self) -> float | None:
+        """Capacity by our own tokens over the measured level, once it has been seen often enough."""
+        return self._learnt_capacity if self._capacity_samples >= CAPACITY_SAMPLES else None
+
+    def capacity(self, reading: Reading | None) -> float | None:
+        """Tokens: configured, else as the engine states, else learnt."""
+        if self._options.capacity_tokens is not None:
+            return float(self._options.capacity_tokens)
+        if reading is not None and reading.capacity_tokens:
+            return float(reading.capacity_tokens)
+        return self.learnt_capacity
+
+    def learn(self, reading: Reading, ledger: Ledger, elapsed_s: float) -> None:
+        """Take in a reading that followed the one before by `elapsed_s`."""
+        has_preempted = self._count_preemptions(reading, elapsed_s)
+        if reading.kv_usage is None:
+            return
+        capacity = self._options.capacity_tokens or reading.capacity_tokens
+        if not capacity:
+            self._learn_capacity(reading.kv_usage, ledger)
+            return
+        covered = self._cover(ledger)
+        used = reading.kv_usage * capacity
+        is_calm = not has_preempted and not reading.waiting
+        self._explain(used, covered, ledger, reading, is_calm, elapsed_s)
+        ledger.changed()
+
+    def _count_preemptions(self, reading: Reading, elapsed_s: float) -> bool:
+        """Whether the engine preempted since; a counter that went down has restarted."""
+        before, self._preemptions = self._preemptions, reading.preemptions
+        risen = before is not None and reading.preemptions is not None and reading.preemptions > before
+        if risen:
+            self.margin = min(self._options.margin_max, self.margin + MARGIN_STEP)
+        else:
+            eased = self.margin - MARGIN_DECAY_PER_S * elapsed_s
+            self.margin = max(self._options.margin_min, eased)
+        return risen
+
+    def _cover(self, ledger: Ledger) -> list[Lease]:
+        """The leases past their first token; from now on they are charged by what is learnt."""
+        covered = []
+        for lease in ledger.leases.values():
+            if lease.first_token_at is not None and not lease.is_drained:
+                lease.is_covered = True
+                covered.append(lease)
+        return covered
+
+    def _explain(
+        self,
+        used: float,
+        covered: list[Lease],
+        ledger: Ledger,
+        reading: Reading,
+        is_calm: bool,
+        elapsed_s: float,
+    ) -> None:
+        prompts: dict[str, float] = {}
+        for lease in covered:
+            prompts[lease.ask.tenant] = prompts.get(lease.ask.tenant, 0.0) + lease.ask.prompt_tokens
+        expected = sum(self.share(tenant) * tokens for tenant, tokens in prompts.items())
+        others = [lease for lease in ledger.leases.values() if not lease.is_covered and not lease.is_drained]
+        grown = sum(lease.seen + lease.pad for lease in covered)
+        low = expected + grown  # if no prompt in progress has been read at all ...
+        high = low + sum(lease.held for lease in others)  # ... and if all have
+        strangers = self._strangers(reading, ledger)
+        surplus, shortage = used - high, low - used
+        if surplus > 0 and (strangers or not prompts):
+            self.foreign_tokens = surplus
+        elif surplus > 0:
+            self.foreign_tokens = 0.0
+            beyond = self._shift(prompts, surplus)
+            self.foreign_tokens = beyond if reading.running is None else 0.0
+        else:
+            self.foreign_tokens = 0.0
+            if shortage > 0 and is_calm and strangers is not None and not strangers:
+                self._shift(prompts, -shortage * FALL_RATE * min(1.0, elapsed_s / FALL_SPAN_S))
+        total = sum(prompts.values())
+        if total > 0:
+            self.kp = sum(self.share(tenant) * tokens for tenant, tokens in prompts.items()) / total
+        for lease in covered:
+            lease.share = self.share(lease.ask.tenant)
+            lease.refresh()
+
+    def _strangers(self, reading: Reading, ledger: Ledger) -> bool | None:
+        """Whether the engine runs more than we sent; `None` if it runs less, so our books are ahead."""
+        if reading.running is None:
+            return False
+        present = reading.running + (reading.waiting or 0)
+        if present < ledger.sequences * 0.75:
+            return None
+        return present > ledger.sequences + max(1, ledger.sequences // 10)
+
+    def _shift(self, prompts: dict[str, float], tokens: float) -> float:
+        """Spread a difference over the tenants' shares; returns what the clamps left unexplained."""
+        power = sum(held * held for held in prompts.values())
+        rest = tokens
+        for tenant, held in prompts.items():
+            before = self.share(tenant)
+            after = min(MOST_SHARE, max(LEAST_SHARE, before + tokens * held / power if power else before))
+            rest -= (after - before) * held
+            self._shares[tenant] = after
+            self._shares.move_to_end(tenant)
+        while len(self._shares) > self._max_tenants:
+            self._shares.popitem(last=False)
+        return max(0.0, rest)
+
+    def _learn_capacity(self, usage: float, ledger: Ledger) -> None:
+        """Where nobody states it: our own tokens over the level, while all of ours are past prefill."""
+        leases = ledger.leases.values()
+        if usage < LEAST_LEVEL_TO_LEARN or not leases or not all(lease.is_prefilled for lease in leases):
+            return
+        estimate = ledger.held_tokens() / usage
+        known = self._learnt_capacity
+        rate = 1.0 if known is None else CAPACITY_RATE
+        self._learnt_capacity = estimate if known is None else known + rate * (estimate - known)
+        self._capacity_samples += 1

@@ -1,0 +1,163 @@
+"""Who starts next.
+
+Law of this file: it chooses and changes nothing but its own counters. Classes go in order. The overdue
+head of a lower class is promoted, at most one dispatch in four, and is judged at the top ceiling; once
+three more have gone before it, none passes beside which it would not fit, or else it would starve. A head
+blocked by the KV ledger may be passed by a request that will be out of its way, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidegate.core.fair_queue import Band, FairQueue, Waiter
+from tidegate.core.instance import Instance, Verdict
+from tidegate.core.ledger import Demand
+from tidegate.core.lengths import LengthModel
+from tidegate.core.options import GateOptions
+from tidegate.core.pool import Pool
+
+RESERVE_S = 60.0  # a class not seen for this long lends its reserve
+BETWEEN_PROMOTIONS = 3  # other dispatches between two promotions
+FOLLOWERS = 4  # looked at behind a blocked head
+
+
+class Choice(NamedTuple):
+    """A waiter and where it stands: free to start, or what holds it."""
+
+    waiter: Waiter
+    verdict: Verdict
+    instance: Instance
+    demand: Demand
+    ceiling: float
+
+
+class Dispatcher:
+    """Chooses among the waiting."""
+
+    def __init__(self, options: GateOptions, queue: FairQueue, pool: Pool) -> None:
+        self._options = options
+        self._queue = queue
+        self._pool = pool
+        self._since_promotion = BETWEEN_PROMOTIONS
+        self._passed_overdue = 0
+        self._overdue_ticket: int | None = None
+        self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
+        self.top = max(option.kv_ceiling for option in options.classes)
+
+    def ceiling(self, band: Band, now: float) -> float:
+        """A class's own share of the capacity, or the top one while nobody needs the reserve."""
+        own = band.options.kv_ceiling
+        for other in self._queue.bands:
+            if other.options.kv_ceiling > own and (other.running or now - other.seen_at <= RESERVE_S):
+                return own
+        return self.top
+
+    def next(self, now: float) -> Choice | None:
+        """The request to start now, `None` if nobody may."""
+        overdue = self._overdue(now)
+        if overdue is not None and overdue.verdict is Verdict.FITS:
+            if self._since_promotion >= BETWEEN_PROMOTIONS:
+                return overdue
+            overdue = None
+        blocked: list[Choice] = []
+        for waiter in self._in_order(blocked):
+            choice = self._judge(waiter, self.ceiling(waiter.flow.band, now), now)
+            if choice.verdict is Verdict.FITS and not self._starves(overdue, choice, now):
+                if all(self._may_pass(choice, head, now) for head in blocked):
+                    return choice
+            elif choice.verdict is not Verdict.FITS or not blocked:
+                if waiter.blocked_since is None:
+                    waiter.blocked_since = now
+                blocked.append(choice)
+        self.blocked_by = blocked[0].verdict if blocked else None
+        return None
+
+    def started(self, choice: Choice) -> None:
+        """Count a dispatch: against the promotions, the overdue head, and the heads it passed."""
+        waiter = choice.waiter
+        is_promotion = waiter.ask.ticket == self._overdue_ticket
+        self._since_promotion = 0 if is_promotion else self._since_promotion + 1
+        if is_promotion:
+            self._overdue_ticket, self._passed_overdue = None, 0
+        elif self._overdue_ticket is not None:
+            self._passed_overdue += 1
+        for band in self._queue.bands[: waiter.flow.band.rank + 1]:
+            head = band.head()
+            if head is not None and head is not waiter and head.blocked_since is not None:
+                head.passes += 1
+
+    def next_overdue_at(self, now: float) -> float | None:
+        """When the next class becomes overdue, and may then be judged at the top ceiling."""
+        instants = []
+        for band in self._queue.bands:
+            oldest = band.oldest()
+            if oldest is not None:
+                instants.append(oldest.seated_at + band.options.starvation_bound_s)
+        return min((instant for instant in instants if instant > now), default=None)
+
+    def _overdue(self, now: float) -> Choice | None:
+        """The longest overdue class's head, judged at the top ceiling."""
+        worst: tuple[float, Waiter] | None = None
+        for band in self._queue.bands:
+            oldest = band.oldest()
+            if oldest is None:
+                continue
+            late_s = now - oldest.seated_at - band.options.starvation_bound_s
+            head = band.head() if late_s >= 0 else None
+            if head is not None and (worst is None or late_s > worst[0]):
+                worst = (late_s, head)
+        if worst is None:
+            self._overdue_ticket = None
+            return None
+        if self._overdue_ticket != worst[1].ask.ticket:
+            self._overdue_ticket, self._passed_overdue = worst[1].ask.ticket, 0
+        return self._judge(worst[1], self.top, now)
+
+    def _starves(self, overdue: Choice | None, choice: Choice, now: float) -> bool:
+        """Whether starting this one keeps an overdue head out that has let enough others pass."""
+        if overdue is None or self._passed_overdue < BETWEEN_PROMOTIONS:
+            return False
+        if choice.waiter is overdue.waiter or choice.instance is not overdue.instance:
+            return False
+        limit = choice.instance.limit(self.top, now)
+        if overdue.verdict is not Verdict.KV or limit is None:
+            return True
+        return choice.instance.ledger.peak_beside([overdue.demand, choice.demand]) > limit
+
+    def _in_order(self, blocked: list[Choice]) -> Iterator[Waiter]:
+        """Heads by class; behind the first head that only the ledger blocks, a few followers."""
+        for band in self._queue.bands:
+            head = band.head()
+            if head is None:
+                continue
+            before = len(blocked)
+            yield head
+            if len(blocked) > before and (blocked[-1].verdict is Verdict.KV or len(self._pool.by_name) > 1):
+                yield from band.followers(FOLLOWERS)
+            if blocked and len(self._pool.by_name) == 1 and blocked[0].verdict is not Verdict.KV:
+                return
+
+    def _judge(self, waiter: Waiter, ceiling: float, now: float) -> Choice:
+        kinds = LengthModel.kinds(waiter.ask.length_key, waiter.ask.max_output_tokens)
+        placed = self._pool.place(waiter.ask, kinds, waiter.quantile, ceiling, self.top, now)
+        return Choice(waiter, *placed, ceiling)
+
+    def _may_pass(self, choice: Choice, head: Choice, now: float) -> bool:
+        """Whether it may start before this blocked head."""
+        routed = head.waiter.ask.instance
+        if routed is not None and routed != choice.instance.name:
+            return True
+        since = head.waiter.blocked_since
+        bounds = self._options.queue
+        if head.verdict is not Verdict.KV or since is None:
+            return False
+        if head.waiter.passes >= bounds.max_passes or now - since > bounds.max_pass_s:
+            return False
+        limit = choice.instance.limit(head.ceiling, now)
+        if limit is None:
+            return False
+        ledger = choice.instance.ledger
+        steps = ledger.earliest_fit(head.demand, limit)
+        return steps is not None and not ledger.would_delay(head.demand, choice.demand, steps, limit)

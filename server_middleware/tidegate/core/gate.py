@@ -1,0 +1,156 @@
+"""The gate: offer, release, cancel, observe, advance.
+
+Law of this file: it composes and decides nothing by itself. Every operation brings the clock up, changes
+the books, and ends in one `_step`, which lets go who may no longer start, starts who may, and says what
+the shell must do and when to call again. The charge is made inside that step: between "may it pass?" and
+"it has passed" nothing else can happen. Not safe for concurrent use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tidegate.core.books import Books
+from tidegate.core.cycle import Cycle, Effects
+from tidegate.core.decisions import (
+    Ask,
+    Ending,
+    InvalidAsk,
+    Reason,
+    Refuse,
+    Settlement,
+    Statistics,
+    Step,
+    Uniform,
+)
+from tidegate.core.intake import Intake
+from tidegate.core.options import GateOptions
+from tidegate.core.reading import Reading
+from tidegate.core.refusals import key_of
+from tidegate.core.snapshot import statistics
+
+_ABANDONED = Settlement(ending=Ending.ABANDONED)
+
+
+class Gate:
+    """Admission for one model behind one door.
+
+    Args:
+        options: checked at their construction.
+        now: seconds on the monotonic clock that every later call uses too.
+    """
+
+    def __init__(self, options: GateOptions, now: float) -> None:
+        self.options = options
+        self._now = now
+        self._books = Books(options, now)
+        self._intake = Intake(self._books)
+        self._cycle = Cycle(self._books)
+
+    def precheck(self, tenant: str, priority_class: str, now: float, uniform: Uniform) -> Refuse | None:
+        """Judge a request before its body is read; charges nothing, but may book a slot.
+
+        Raises:
+            InvalidAsk: the class does not exist.
+        """
+        self._intake.require_class(priority_class)
+        self._bring_up(now)
+        return self._intake.precheck(tenant, priority_class, self._now, uniform)
+
+    def offer(self, ask: Ask, now: float, uniform: Uniform) -> Step:
+        """Decide on a request: start it, seat it, or refuse it.
+
+        Raises:
+            InvalidAsk: unknown class, or a ticket already in use; nothing has changed.
+        """
+        if ask.ticket in self._books.queue.waiters or ask.ticket in self._books.running:
+            raise InvalidAsk(f"ticket is {ask.ticket}, which is in use; expected one not waiting or running.")
+        self._intake.require_class(ask.priority_class)
+        self._bring_up(now)
+        outcome = self._intake.judge(ask, self._now, uniform)
+        if isinstance(outcome, Refuse):
+            return self._cycle.run(Effects(decision=outcome), self._now, uniform)
+        self._books.queue.push(outcome.waiter)
+        return self._cycle.run(
+            Effects(cancelled=list(outcome.superseded)), self._now, uniform, arrival=outcome.waiter
+        )
+
+    def cancel(self, ticket: int, now: float, uniform: Uniform) -> Step:
+        """A waiter has left; one that was just granted counts as abandoned. Unknown tickets: nothing."""
+        self._bring_up(now)
+        waiter = self._books.queue.remove(ticket)
+        if waiter is None:
+            self._books.running.end(ticket, _ABANDONED, self._now)
+        else:
+            self._cycle.give_back(waiter, self._now)
+            key = key_of(waiter.ask)
+            if key is not None and waiter.ask.identity is not None:
+                self._books.calendar.keep_place(waiter.flow, key, waiter.arrived_at, self._now)
+        return self._cycle.run(Effects(), self._now, uniform)
+
+    def release(self, ticket: int, settlement: Settlement, now: float, uniform: Uniform) -> Step:
+        """A lease has ended. Idempotent."""
+        self._bring_up(now)
+        self._books.running.end(ticket, settlement, self._now)
+        return self._cycle.run(Effects(), self._now, uniform)
+
+    def progress(self, ticket: int, output_tokens: float, now: float) -> None:
+        """Output tokens of all sequences seen in the stream so far; the first call marks the first one.
+
+        Raises:
+            InvalidAsk: the count is negative or not finite; nothing has changed.
+        """
+        if not (math.isfinite(output_tokens) and output_tokens >= 0):
+            raise InvalidAsk(f"output_tokens is {output_tokens!r}, expected a finite count of at least 0.")
+        self._tell(now)
+        self._books.running.progress(ticket, output_tokens, self._now)
+
+    def caller_gone(self, ticket: int, now: float) -> None:
+        """A running request's socket has gone; its lease stays until the app returns."""
+        self._tell(now)
+        self._books.running.caller_gone(ticket)
+
+    def sending_blocked(self, ticket: int, blocked: bool, now: float) -> None:
+        """Our own `send` is blocked on a slow reader, or no longer is."""
+        self._tell(now)
+        self._books.running.sending_blocked(ticket, blocked=blocked, now=self._now)
+
+    def observe(self, readings: Sequence[Reading], now: float, uniform: Uniform) -> Step:
+        """Take in what the probe has read."""
+        self._bring_up(now)
+        self._books.pool.observe(readings, self._now)
+        effects = Effects()
+        if any(reading.asleep for reading in readings):
+            for waiter in list(self._books.queue.waiters.values()):
+                if self._books.pool.is_asleep(waiter.ask, self._now):
+                    self._cycle.turn_away(waiter, Reason.ASLEEP, effects, self._now, uniform)
+        return self._cycle.run(effects, self._now, uniform)
+
+    def probe_failed(self, instance: str | None, now: float, uniform: Uniform) -> Step:
+        """The probe could not read; from here on the age of the last reading speaks for itself."""
+        if instance is not None:
+            self._books.pool.named(instance)
+        return self.advance(now, uniform)
+
+    def advance(self, now: float, uniform: Uniform) -> Step:
+        """Time has passed."""
+        self._bring_up(now)
+        return self._cycle.run(Effects(), self._now, uniform)
+
+    def estimate_prompt_tokens(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int) -> float:
+        """Tokens expected of a prompt of so many ASCII and other bytes."""
+        return self._books.prompts.estimate(tenant, model, ascii_bytes, other_bytes)
+
+    def statistics(self, now: float) -> Statistics:
+        """A frozen snapshot."""
+        return statistics(self._books, self._cycle.blocked_by, max(self._now, now))
+
+    def _tell(self, now: float) -> None:
+        """One clock for everything; it never runs backwards, and nonsense does not move it."""
+        if math.isfinite(now):
+            self._now = max(self._now, now)
+
+    def _bring_up(self, now: float) -> None:
+        self._tell(now)
+        self._books.bring_up(self._now)

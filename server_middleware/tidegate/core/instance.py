@@ -1,0 +1,204 @@
+"""One engine instance: may this candidate run there now?
+
+Law of this file: `verdict` is the only place where the bounds are asked, in this order: the state of the
+signal, the watermark, the engine's own queue, sequences, unread prompt tokens, present level, projected
+peak. It changes nothing. A lone request always runs: nothing would ever get easier for it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tidegate.core.blind import BlindBudget, Usual
+from tidegate.core.calibration import Calibration
+from tidegate.core.ledger import Demand, Lease, Ledger
+from tidegate.core.options import GateOptions
+from tidegate.core.reading import Reading
+from tidegate.core.signal import Signal, State
+
+HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN = 0.82, 0.95
+HYSTERESIS = 0.03
+PREFILL_S = 2.0  # of the measured rate may be outstanding
+PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
+RATE_DECAY_PER_S = 0.01
+RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
+DEFAULT_SERVICE_S = 4.0
+
+
+class Verdict(Enum):
+    """Whether it fits, or the bound that bit."""
+
+    FITS = "fits"
+    LEVEL = "level"  # above the watermark, stalled or asleep
+    ENGINE_QUEUE = "engine_queue"
+    SEQUENCES = "sequences"
+    PREFILL = "prefill"
+    KV = "kv"
+    BLIND = "blind"
+
+
+class Instance:
+    """Ledger, signal and calibration of one engine instance."""
+
+    def __init__(self, name: str, options: GateOptions) -> None:
+        self.name = name
+        self.options = options
+        self.ledger = Ledger()
+        self.signal = Signal(options.signal)
+        self.calibration = Calibration(options.kv, options.max_tenants)
+        self.budget = BlindBudget(options.signal.blind_concurrency)
+        self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
+        self.service_s = Usual(0.1)
+        self.admitted_since_reading = 0
+        self.lengths_known = False
+
+    @property
+    def capacity(self) -> float | None:
+        """Tokens, `None` while unknown."""
+        return self.calibration.capacity(self.signal.reading)
+
+    @property
+    def high_watermark(self) -> float:
+        """A value that is set always holds; else narrow once capacity and lengths are known."""
+        if self.options.kv.high_watermark is not None:
+            return self.options.kv.high_watermark
+        return HIGH_ONCE_KNOWN if self.lengths_known and self.capacity else HIGH_BEFORE_KNOWN
+
+    @property
+    def low_watermark(self) -> float:
+        """Re-opens below it."""
+        low = self.options.kv.low_watermark
+        return self.high_watermark - HYSTERESIS if low is None else min(low, self.high_watermark)
+
+    @property
+    def max_sequences(self) -> int | None:
+        """The engine's bound on sequences running at once."""
+        if self.options.kv.max_sequences is not None:
+            return self.options.kv.max_sequences
+        return None if self.signal.reading is None else self.signal.reading.max_sequences
+
+    @property
+    def mean_service_s(self) -> float:
+        """Of completed leases here."""
+        return self.service_s.value or DEFAULT_SERVICE_S
+
+    def margin(self, now: float) -> float:
+        """The adaptive margin, wider while stale."""
+        widened = self.calibration.margin + self.signal.extra_margin(now)
+        return min(max(self.options.kv.margin_max, self.calibration.margin), widened)
+
+    def level(self) -> float | None:
+        """The measured level carried forward to now."""
+        return self.signal.level(self.ledger.held_tokens(), self.capacity)
+
+    def is_above_watermark(self) -> bool:
+        """With hysteresis. An engine without a KV gauge is never above it."""
+        return self.signal.is_above(self.level(), self.high_watermark, self.low_watermark)
+
+    def limit(self, ceiling: float, now: float) -> float | None:
+        """Tokens the projected peak of our leases may reach, `None` while the capacity is unknown."""
+        capacity = self.capacity
+        if capacity is None:
+            return None
+        whole = capacity * (1 - self.margin(now)) * self._ramp(now)
+        return whole * ceiling - self.calibration.foreign_tokens
+
+    def verdict(self, demand: Demand, prompt: float, ceiling: float, top: float, now: float) -> Verdict:
+        """Whether a candidate may start now; `top` is the highest ceiling there is."""
+        state = self.signal.state(now)
+        is_blind = state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
+        if state is State.ASLEEP or (state is State.STALLED and self.ledger.leases):
+            return Verdict.LEVEL
+        if is_blind and self.options.signal.on_blind == "closed":
+            return Verdict.BLIND
+        if not is_blind and state is not State.FROZEN and self.is_above_watermark():
+            return Verdict.LEVEL
+        if not self.ledger.leases:
+            return Verdict.FITS
+        most = self.max_sequences
+        if most is not None and self.ledger.sequences + demand.sequences > max(1, int(most * ceiling)):
+            return Verdict.SEQUENCES
+        if is_blind and self.options.signal.on_blind == "open":
+            return Verdict.FITS
+        if not is_blind and self.signal.is_queueing(self.options.queue.max_waiting_in_engine):
+            return Verdict.ENGINE_QUEUE
+        if self._exceeds_prefill(prompt, ceiling, top):
+            return Verdict.PREFILL
+        return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
+
+    def _kv_verdict(self, demand: Demand, ceiling: float, now: float, *, is_blind: bool) -> Verdict:
+        capacity, limit = self.capacity, self.limit(ceiling, now)
+        if capacity is None or limit is None:
+            return self._verdict_without_capacity(demand, is_blind=is_blind)
+        held = self.ledger.held_tokens() + self.calibration.foreign_tokens
+        if held + demand.held > capacity * self.high_watermark:
+            return Verdict.KV
+        return Verdict.FITS if self.ledger.peak_with(demand) <= limit else Verdict.KV
+
+    def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:
+        """Watermark and credit: each lease admitted since the reading counts as one share of the level."""
+        reading = self.signal.reading
+        if is_blind or reading is None or reading.kv_usage is None:
+            fits = self.ledger.sequences + demand.sequences <= self.budget.concurrency
+            return Verdict.FITS if fits else Verdict.BLIND
+        known = len(self.ledger.leases) - self.admitted_since_reading
+        share = reading.kv_usage / known if known > 0 else 0.0
+        share = max(share, 1 / self.options.signal.blind_concurrency) if known < 8 else share
+        credited = reading.kv_usage + share * (self.admitted_since_reading + 1)
+        return Verdict.FITS if credited <= self.high_watermark else Verdict.KV
+
+    def _exceeds_prefill(self, prompt: float, ceiling: float, top: float) -> bool:
+        most: float | None = self.options.kv.max_prefill_tokens
+        if most is None:
+            most = self.prefill_rate * PREFILL_S if self.prefill_rate > 0 else None
+        if most is None or self.ledger.unread_prompt <= 0:
+            return False
+        return self.ledger.unread_prompt + prompt > (most if ceiling >= top else most * PREFILL_LOWER_SHARE)
+
+    def _ramp(self, now: float) -> float:
+        """The blind budget's share, and after a blind spell a ramp from it back to all."""
+        share = self.budget.share
+        if share >= 1.0:
+            return 1.0
+        state = self.signal.state(now)
+        if state in (State.BLIND, State.FROZEN) or self.signal.was_blind_until is None:
+            return share if state in (State.BLIND, State.FROZEN) else 1.0
+        gone = (now - self.signal.was_blind_until) / RAMP_S
+        return min(1.0, share + (1.0 - share) * max(0.0, gone))
+
+    def observe(self, reading: Reading, now: float) -> None:
+        """Take in a reading."""
+        before = self.signal.reading
+        elapsed_s = self.signal.take(reading, 0.0, now)
+        if before is not None and elapsed_s > 0:
+            self._measure_prefill(before, reading, elapsed_s)
+        self.calibration.learn(reading, self.ledger, elapsed_s)
+        self.signal.held_at_reading = self.ledger.held_tokens()
+        self.admitted_since_reading = 0
+
+    def start(self, lease: Lease, now: float) -> None:
+        """Charge a lease."""
+        self.ledger.add(lease)
+        self.admitted_since_reading += 1
+        self.signal.busy(len(self.ledger.leases), now)
+
+    def end(self, ticket: int, now: float) -> Lease:
+        """Take a lease off the books."""
+        lease = self.ledger.remove(ticket)
+        self.signal.busy(len(self.ledger.leases), now)
+        return lease
+
+    def lag_tokens(self, prompt: float) -> float:
+        """Tokens the others generate per sequence while this prompt waits and is read."""
+        pace = self.budget.inter_token_s.value
+        if not self.prefill_rate or not pace or not self.ledger.leases:
+            return 0.0
+        return (self.ledger.unread_prompt + prompt) / self.prefill_rate / pace
+
+    def _measure_prefill(self, before: Reading, reading: Reading, elapsed_s: float) -> None:
+        self.prefill_rate *= max(0.0, 1 - RATE_DECAY_PER_S * elapsed_s)
+        if before.prompt_tokens is None or reading.prompt_tokens is None:
+            return
+        rate = (reading.prompt_tokens - before.prompt_tokens) / elapsed_s
+        if elapsed_s >= 0.02 and rate > self.prefill_rate:  # a counter that went down has restarted
+            self.prefill_rate = rate

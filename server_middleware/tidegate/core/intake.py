@@ -1,0 +1,172 @@
+"""What is asked of a request at the door, in order of cost: the cheapest refusal first.
+
+Law of this file: nothing is charged before everything that could refuse has been asked, except the
+tenant's quota, which comes last and is given back by whoever refuses after it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate.core.books import Books
+from tidegate.core.decisions import Ask, InvalidAsk, Reason, Refuse, Uniform
+from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.instance import Verdict
+from tidegate.core.lengths import LengthModel
+from tidegate.core.refusals import key_of
+from tidegate.core.retry_calendar import EARLY_S, Slot
+
+SESSION_HEAD_START_S = 5.0  # a conversation under way counts as if it had come this much earlier
+GOLDEN = 0.6180339887498949  # spreads quantiles evenly: the sum of predictions varies least
+
+
+class Accepted(NamedTuple):
+    """A request that may wait, and the running attempt it takes over from."""
+
+    waiter: Waiter
+    superseded: tuple[int, ...]
+
+
+class Intake:
+    """Judges arrivals; knows the books, holds only the sequence of quantiles."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._quantile: float | None = None
+
+    def require_class(self, name: str) -> None:
+        """Raises `InvalidAsk` for a class that is not configured."""
+        if name not in self._books.queue.by_name:
+            known = ", ".join(self._books.queue.by_name)
+            raise InvalidAsk(f"priority_class is {name!r}, expected one of {known}.")
+
+    def precheck(self, tenant_name: str, class_name: str, now: float, uniform: Uniform) -> Refuse | None:
+        """Before the body is read: signal, quota, seats."""
+        self.require_class(class_name)
+        books = self._books
+        tenant = books.tenants.get(tenant_name, now)
+        flow = books.queue.flow(tenant, class_name)
+        flow.band.seen_at = now
+        ask = Ask(ticket=0, tenant=tenant_name, priority_class=class_name, prompt_tokens=0)
+        reason = self._signal_reason(ask, now)
+        if reason is None and tenant.quota is not None:
+            shortfall = tenant.quota.peek(tenant.usual_cost, now)
+            if shortfall is not None:
+                return books.refusals.quota(0, shortfall)
+        reason = reason or books.room.is_full_for(flow)
+        return None if reason is None else books.refusals.transient(ask, flow, reason, now, uniform)
+
+    def judge(self, ask: Ask, now: float, uniform: Uniform) -> Accepted | Refuse:
+        """Refuse, or charge the quota and let it wait."""
+        books = self._books
+        flow = books.queue.flow(books.tenants.get(ask.tenant, now), ask.priority_class)
+        flow.band.seen_at = now
+        permanent = self._permanent(ask, flow)
+        if permanent is not None:
+            return permanent
+        reason = self._signal_reason(ask, now)
+        latest_start_at = self._latest_start(ask, flow, now)
+        if reason is None and latest_start_at < now:
+            reason = Reason.WAIT_TOO_LONG
+        if reason is not None:
+            return books.refusals.transient(ask, flow, reason, now, uniform)
+        quantile = self._next_quantile(uniform)
+        slot = self._slot(ask, flow, now)
+        if slot is not None and now < slot.told_at - EARLY_S and not self._is_free(ask, flow, quantile, now):
+            return books.refusals.too_early(ask, slot.told_at - now)
+        cost = self._cost(ask, quantile)
+        quota = flow.tenant.quota
+        if quota is not None:
+            shortfall = quota.charge(cost, ask.identity, now)
+            if shortfall is not None:
+                return books.refusals.quota(ask.ticket, shortfall)
+            cost = quota.chargeable(cost)
+        return self._seat(ask, flow, quantile, cost, latest_start_at, slot, now)
+
+    def _seat(
+        self,
+        ask: Ask,
+        flow: Flow,
+        quantile: float,
+        cost: float,
+        latest_start_at: float,
+        slot: Slot | None,
+        now: float,
+    ) -> Accepted:
+        arrived_at = now
+        superseded: tuple[int, ...] = ()
+        earlier = self._books.running.superseded_by(ask, now)
+        if earlier is not None:
+            earlier.is_cancelled = True
+            superseded = (earlier.ask.ticket,)
+            arrived_at = earlier.started_at - earlier.waited_s
+        if slot is not None:
+            self._books.calendar.claim(slot)
+            arrived_at = min(arrived_at, slot.arrived_at)
+        is_under_way = self._books.tenants.is_under_way(ask.tenant, ask.session, now)
+        order = min(arrived_at, now - SESSION_HEAD_START_S) if is_under_way else arrived_at
+        waiter = Waiter(
+            ask=ask,
+            flow=flow,
+            order=order,
+            arrived_at=arrived_at,
+            seated_at=now,
+            latest_start_at=latest_start_at,
+            quantile=quantile,
+            charged_tokens=cost,
+            is_returning=slot is not None,
+        )
+        return Accepted(waiter, superseded)
+
+    def _permanent(self, ask: Ask, flow: Flow) -> Refuse | None:
+        detail = self._books.pool.never_fits(ask)
+        if detail is not None:
+            return self._books.refusals.permanent(ask, Reason.PROMPT_TOO_LARGE, "model", detail)
+        quota = flow.tenant.quota
+        tokens = None if quota is None else quota.tokens
+        if tokens is not None and ask.prompt_tokens_floor > tokens.burst:
+            detail = (
+                f"The prompt has at least {ask.prompt_tokens_floor} tokens; "
+                f"the quota never holds more than {tokens.burst:.0f}."
+            )
+            return self._books.refusals.permanent(ask, Reason.COST_ABOVE_BURST, "tenant", detail)
+        return None
+
+    def _signal_reason(self, ask: Ask, now: float) -> Reason | None:
+        if self._books.pool.is_asleep(ask, now):
+            return Reason.ASLEEP
+        return Reason.KV_BLIND if self._books.pool.is_shut(ask, now) else None
+
+    def _latest_start(self, ask: Ask, flow: Flow, now: float) -> float:
+        if ask.latest_start_at is not None:
+            return ask.latest_start_at
+        return now + flow.band.options.max_wait_s
+
+    def _slot(self, ask: Ask, flow: Flow, now: float) -> Slot | None:
+        is_retry = ask.attempt > 1
+        if ask.identity is None and not is_retry:
+            return None
+        return self._books.calendar.find(flow, key_of(ask), is_retry=is_retry, now=now)
+
+    def _is_free(self, ask: Ask, flow: Flow, quantile: float, now: float) -> bool:
+        """Nothing waits ahead of it and it fits."""
+        if self._books.queue.ahead_of(flow) or flow.tenant.is_at_cap:
+            return False
+        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
+        dispatcher = self._books.dispatcher
+        ceiling = dispatcher.ceiling(flow.band, now)
+        placed = self._books.pool.place(ask, kinds, quantile, ceiling, dispatcher.top, now)
+        return placed[0] is Verdict.FITS
+
+    def _cost(self, ask: Ask, quantile: float) -> float:
+        """Tokens charged to the quota: the prompt and the predicted answer."""
+        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
+        instance = self._books.pool.candidates(ask)[0]
+        predicted = self._books.pool.predict(ask, kinds, quantile, instance)
+        return ask.prompt_tokens + predicted * ask.sequences
+
+    def _next_quantile(self, uniform: Uniform) -> float:
+        if self._quantile is None:
+            self._quantile = uniform()
+        self._quantile = (self._quantile + GOLDEN) % 1.0
+        return self._quantile

@@ -1,0 +1,222 @@
+"""KV leases of one engine instance: what they hold, what is left to come, and the peak ahead.
+
+Law of this file: whether a request fits is asked of the future, not of the present. Every lease holds
+`share * prompt + seen` tokens and has `left` more to generate per sequence. All sequences grow one token
+per decode step, so the occupancy is greatest just before one of them ends; with the leases sorted by
+`left`, longest first, the peak is
+
+    max over k of ( sum of held_1..k  +  sequences_1..k * left_k )
+
+Source: the Past-Future scheduler, ASPLOS'25, arXiv 2507.10150. The terms do not change while all run on
+at the same pace, which is what lets `earliest_fit` look into the future with the same array.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import add, attrgetter, mul, neg
+from typing import NamedTuple
+
+from tidegate.core.decisions import Ask
+from tidegate.core.lengths import Kinds
+
+_LEFT = attrgetter("left")
+_HELD = attrgetter("held")
+_SEQUENCES = attrgetter("sequences")
+
+
+class Demand(NamedTuple):
+    """What a candidate would hold at once, generate per sequence, and in how many sequences."""
+
+    held: float
+    left: float
+    sequences: int
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One running request; tokens. `held` and `left` are derived, kept for speed by `refresh`."""
+
+    ask: Ask
+    instance: str
+    kinds: Kinds
+    quantile: float
+    started_at: float
+    waited_s: float
+    predicted: float  # total output per sequence
+    share: float  # of the prompt that is charged: measured over estimated
+    lag_tokens: float  # what others generate per sequence while this one's prompt is read
+    charged_virtual: float = 0.0
+    charged_tokens: float = 0.0
+    sequences: int = 1
+    seen: float = 0.0  # output so far, all sequences
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    is_covered: bool = False  # a reading has been taken since its first token
+    is_drained: bool = False  # the engine must have finished, though our reader has not
+    is_caller_gone: bool = False
+    is_cancelled: bool = False
+    blocked_since: float | None = None
+    held: float = 0.0
+    left: float = 0.0
+    pad: float = 0.0  # half a block per sequence
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Its first token has been seen or inferred."""
+        return self.first_token_at is not None
+
+    def refresh(self) -> None:
+        """Bring `held` and `left` in line with the other fields."""
+        self.held = self.share * self.ask.prompt_tokens + self.seen + self.pad
+        if not self.ask.generates:
+            self.left = 0.0
+            return
+        self.left = max(1.0, self.predicted - self.seen / self.sequences)
+        if self.first_token_at is None:
+            self.left += self.lag_tokens
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The leases of one instance. Not safe for concurrent use."""
+
+    leases: dict[int, Lease] = field(default_factory=dict)
+    sequences: int = 0
+    unread_prompt: float = 0.0  # prompt tokens of leases not yet past their first token
+    _order: list[Lease] = field(default_factory=list)
+    _is_sorted: bool = True
+    _falls: list[float] = field(default_factory=list)  # -left, ascending
+    _held: list[float] = field(default_factory=list)  # running sums
+    _counts: list[int] = field(default_factory=list)
+    _points: list[float] = field(default_factory=list)  # occupancy when the k-th longest ends
+    _single: list[float] = field(default_factory=list)  # max over later k of points + left
+    _peak: float = 0.0
+
+    def add(self, lease: Lease) -> None:
+        """Charge a lease."""
+        lease.refresh()
+        self.leases[lease.ask.ticket] = lease
+        self._order.append(lease)
+        self.sequences += lease.sequences
+        self.unread_prompt += lease.ask.prompt_tokens
+        self._is_sorted = False
+
+    def remove(self, ticket: int) -> Lease:
+        """Take a lease off the books."""
+        lease = self.leases.pop(ticket)
+        if not lease.is_drained:
+            self._drop(lease)
+        if not lease.is_prefilled:
+            self.unread_prompt -= lease.ask.prompt_tokens
+        if not self.leases:
+            self.unread_prompt = 0.0
+        return lease
+
+    def drain(self, lease: Lease) -> None:
+        """The engine has certainly finished this one: it holds nothing, though its app still runs."""
+        lease.is_drained = True
+        self._drop(lease)
+
+    def mark_first_token(self, lease: Lease, now: float) -> None:
+        """Its prompt has been read."""
+        if lease.first_token_at is None:
+            lease.first_token_at = now
+            self.unread_prompt = max(0.0, self.unread_prompt - lease.ask.prompt_tokens)
+
+    def changed(self) -> None:
+        """Some lease's figures have moved; sort again before the next question."""
+        self._is_sorted = False
+
+    def held_tokens(self) -> float:
+        """What all leases hold now."""
+        self._sort()
+        return self._held[-1] if self._held else 0.0
+
+    def peak_tokens(self) -> float:
+        """The projected peak of all leases."""
+        self._sort()
+        return self._peak
+
+    def peak_with(self, demand: Demand) -> float:
+        """The projected peak if this candidate ran as well. O(log n) for one sequence."""
+        self._sort()
+        held, left, sequences = demand
+        place = bisect_left(self._falls, -left)
+        before_held = self._held[place - 1] if place else 0.0
+        before = self._counts[place - 1] if place else 0
+        peak = max(self._peak, before_held + held + (before + sequences) * left)
+        if place == len(self._points):
+            return peak
+        if sequences == 1:
+            return max(peak, self._single[place] + held)
+        later = zip(self._points[place:], self._falls[place:], strict=True)
+        return max(peak, held + max(point - sequences * fall for point, fall in later))
+
+    def peak_beside(self, demands: Sequence[Demand]) -> float:
+        """The projected peak if all of these ran as well. O(n log n)."""
+        self._sort()
+        everyone = [Demand(lease.held, lease.left, lease.sequences) for lease in self._order]
+        return projected_peak([*everyone, *demands])
+
+    def earliest_fit(self, head: Demand, limit: float) -> float | None:
+        """Decode steps until `head` first fits under `limit`, if nobody else is admitted meanwhile."""
+        self._sort()
+        low, high = 0, len(self._points)
+        while low < high:  # the largest number of remaining leases beside which it fits
+            middle = (low + high + 1) // 2
+            if self._peak_after(middle, [head]) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        return 0.0 if low == len(self._points) else -self._falls[low]
+
+    def would_delay(self, head: Demand, passer: Demand, steps: float, limit: float) -> bool:
+        """Whether after `steps` decode steps the head no longer fits beside what is left of a passer."""
+        if passer.left <= steps:
+            return False
+        rest = Demand(passer.held + passer.sequences * steps, passer.left - steps, passer.sequences)
+        remaining = bisect_left(self._falls, -steps)
+        return self._peak_after(remaining, [head, rest]) > limit
+
+    def _peak_after(self, remaining: int, joining: list[Demand]) -> float:
+        """The peak once only the `remaining` longest leases still run and `joining` start then."""
+        steps = -self._falls[remaining] if remaining < len(self._falls) else 0.0
+        still = [
+            Demand(lease.held + lease.sequences * steps, lease.left - steps, lease.sequences)
+            for lease in self._order[:remaining]
+        ]
+        return projected_peak(still + joining)
+
+    def _drop(self, lease: Lease) -> None:
+        self._order.remove(lease)
+        self.sequences -= lease.sequences
+        self._is_sorted = False
+
+    def _sort(self) -> None:
+        if self._is_sorted:
+            return
+        order = self._order
+        order.sort(key=_LEFT, reverse=True)
+        lefts = list(map(_LEFT, order))
+        self._falls = list(map(neg, lefts))
+        self._held = list(accumulate(map(_HELD, order)))
+        self._counts = list(accumulate(map(_SEQUENCES, order)))
+        self._points = list(map(add, self._held, map(mul, self._counts, lefts)))
+        self._single = list(accumulate(map(add, reversed(self._points), reversed(lefts)), max))[::-1]
+        self._peak = max(self._points, default=0.0)
+        self._is_sorted = True
+
+
+def projected_peak(demands: Sequence[Demand]) -> float:
+    """The formula itself, for any set. O(n log n)."""
+    peak = held = 0.0
+    sequences = 0
+    for demand in sorted(demands, key=_LEFT, reverse=True):
+        held += demand.held
+        sequences += demand.sequences
+        peak = max(peak, held + sequences * demand.left)
+    return peak

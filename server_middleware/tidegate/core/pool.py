@@ -1,0 +1,154 @@
+"""The engine instances behind one gate, and where a request may go.
+
+Law of this file: an instance answers for itself. One that is hot takes its own share out, one that is
+silent freezes nobody else. Where the shell routes, its choice is charged; where the engine's balancer
+chooses, the least loaded instance that fits is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.core.decisions import Ask
+from tidegate.core.instance import Instance, Verdict
+from tidegate.core.ledger import Demand
+from tidegate.core.lengths import Kinds, LengthModel
+from tidegate.core.options import GateOptions
+from tidegate.core.reading import Reading
+from tidegate.core.signal import State
+
+DEFAULT = "default"
+FORGET_AFTER = 10.0  # times `blind_after_s` without a reading or a lease
+MAX_INSTANCES = 1024
+_EASIER_FIRST = (
+    Verdict.KV,
+    Verdict.PREFILL,
+    Verdict.SEQUENCES,
+    Verdict.ENGINE_QUEUE,
+    Verdict.BLIND,
+    Verdict.LEVEL,
+)
+
+
+class Pool:
+    """Instances by name."""
+
+    def __init__(self, options: GateOptions, lengths: LengthModel) -> None:
+        self._options = options
+        self._lengths = lengths
+        self.by_name: dict[str, Instance] = {DEFAULT: Instance(DEFAULT, options)}
+
+    def named(self, name: str) -> Instance:
+        """The instance of this name, made on first sight."""
+        instance = self.by_name.get(name)
+        if instance is None:
+            instance = self.by_name[name] = Instance(name, self._options)
+        return instance
+
+    def observe(self, readings: Sequence[Reading], now: float) -> None:
+        """Take in a sample; an instance nobody has spoken of or worked on for long is forgotten."""
+        known = self._lengths.is_known
+        for reading in readings:
+            instance = self.named(reading.instance)
+            instance.lengths_known = known
+            instance.observe(reading, now)
+        self._forget(now)
+
+    def candidates(self, ask: Ask) -> list[Instance]:
+        """Where this request may run."""
+        if ask.instance is not None:
+            return [self.named(ask.instance)]
+        spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
+        return spoken or [self.by_name.get(DEFAULT) or self.named(DEFAULT)]
+
+    def place(
+        self, ask: Ask, kinds: Kinds, quantile: float, ceiling: float, top: float, now: float
+    ) -> tuple[Verdict, Instance, Demand]:
+        """The least loaded instance where it fits, or the one whose refusal is the most hopeful."""
+        best: tuple[tuple[int, float], Verdict, Instance, Demand] | None = None
+        for instance in self.candidates(ask):
+            demand = self.demand(ask, kinds, quantile, instance)
+            verdict = instance.verdict(demand, ask.prompt_tokens, ceiling, top, now)
+            rank = 0 if verdict is Verdict.FITS else 1 + _EASIER_FIRST.index(verdict)
+            load = instance.ledger.held_tokens() / (instance.capacity or 1.0)
+            if best is None or (rank, load) < best[0]:
+                best = ((rank, load), verdict, instance, demand)
+        if best is None:  # pragma: no cover - candidates are never empty
+            raise RuntimeError("no instance to place on")
+        return best[1:]
+
+    def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
+        """Output tokens per sequence, clamped to what remains of the context and of the capacity."""
+        if not ask.generates:
+            return 0.0
+        total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
+        bounds = [self.context_limit(instance), instance.capacity]
+        rooms = [bound - ask.prompt_tokens for bound in bounds if bound is not None]
+        return max(1.0, min([total, *rooms]))
+
+    def demand(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> Demand:
+        """What it would hold at once and generate; an unread prompt is never discounted."""
+        pad = ask.sequences * self.block_tokens(instance) / 2
+        share = max(1.0, instance.calibration.share(ask.tenant))
+        if not ask.generates:
+            return Demand(share * ask.prompt_tokens + pad, 0.0, ask.sequences)
+        left = self.predict(ask, kinds, quantile, instance) + instance.lag_tokens(ask.prompt_tokens)
+        return Demand(share * ask.prompt_tokens + pad, left, ask.sequences)
+
+    def block_tokens(self, instance: Instance) -> float:
+        """Size of a KV block."""
+        reading = instance.signal.reading
+        return (reading.block_tokens if reading else None) or self._options.kv.block_tokens
+
+    def context_limit(self, instance: Instance) -> float | None:
+        """The longest prompt and answer together."""
+        reading = instance.signal.reading
+        return self._options.kv.max_model_tokens or (reading.max_model_tokens if reading else None)
+
+    def never_fits(self, ask: Ask) -> str | None:
+        """Why the certain part of this prompt can run nowhere, in English; `None` if it may.
+
+        Several prompts in one request may run one after the other, so each is judged by itself.
+        """
+        floor = ask.prompt_tokens_floor / ask.sequences
+        reasons = []
+        for instance in self.candidates(ask):
+            context, stated = self.context_limit(instance), self._stated_capacity(instance)
+            if context is not None and floor >= context:
+                reasons.append(
+                    f"The prompt has at least {floor:.0f} tokens; the context limit is {context:.0f}."
+                )
+            elif stated is not None and floor > stated:
+                reasons.append(
+                    f"The prompt has at least {floor:.0f} tokens; the KV cache holds {stated:.0f}."
+                )
+            else:
+                return None
+        return reasons[0]
+
+    def is_asleep(self, ask: Ask, now: float) -> bool:
+        """Whether every instance it may run on sleeps."""
+        return all(item.signal.state(now) is State.ASLEEP for item in self.candidates(ask))
+
+    def is_shut(self, ask: Ask, now: float) -> bool:
+        """Whether there is no signal and the policy is to stay closed then."""
+        if self._options.signal.on_blind != "closed":
+            return False
+        return all(item.signal.state(now) is State.BLIND for item in self.candidates(ask))
+
+    def changes_at(self, now: float) -> float | None:
+        """When the passing of time next changes what some instance's signal is worth."""
+        instants = [item.signal.changes_at(now) for item in self.by_name.values()]
+        return min((instant for instant in instants if instant is not None), default=None)
+
+    def _stated_capacity(self, instance: Instance) -> float | None:
+        reading = instance.signal.reading
+        return self._options.kv.capacity_tokens or (reading.capacity_tokens if reading else None)
+
+    def _forget(self, now: float) -> None:
+        after_s = self._options.signal.blind_after_s * FORGET_AFTER
+        for name, instance in list(self.by_name.items()):
+            age_s = instance.signal.age_s(now)
+            has_gone = age_s is None or age_s > after_s or len(self.by_name) > MAX_INSTANCES
+            if has_gone and not instance.ledger.leases and len(self.by_name) > 1:
+                del self.by_name[name]

@@ -1,0 +1,250 @@
+"""The requests that run: from the charge at the decision to the settlement at the end.
+
+Law of this file: every lease ends exactly once, and a lease follows the engine, not the socket. A caller
+that left, or a reader too slow for its stream, changes nothing by itself; only where our own `send` is
+blocked and the declared maximum must long have been generated is a lease taken as finished early.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.decisions import Ask, Ending, Settlement
+from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.instance import Instance
+from tidegate.core.ledger import Lease
+from tidegate.core.lengths import LengthModel
+from tidegate.core.pool import Pool
+from tidegate.core.prompts import PromptSizes
+from tidegate.core.rates import TOKENS_PER_S, ServiceRate
+from tidegate.core.refusals import key_of
+from tidegate.core.retry_calendar import Key
+from tidegate.core.signal import State
+from tidegate.core.tenants import Tenants
+
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # of the virtual token counter
+ESTIMATE_EVERY_S = 0.1
+COST_RATE = 0.1
+
+
+class Running:
+    """Leases by ticket, over all instances."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        tenants: Tenants,
+        lengths: LengthModel,
+        prompts: PromptSizes,
+        rate: ServiceRate,
+    ) -> None:
+        self._pool = pool
+        self._tenants = tenants
+        self._lengths = lengths
+        self._prompts = prompts
+        self._rate = rate
+        self._places: dict[int, tuple[Lease, Instance, Flow]] = {}
+        self._keyed: dict[Key, int] = {}
+        self._estimated_at = float("-inf")
+        self.admitted = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self._places
+
+    def start(self, waiter: Waiter, instance: Instance, waited_s: float, now: float) -> Lease:
+        """Charge a lease to the ledger and to the tenant's turn."""
+        ask, flow, quantile = waiter.ask, waiter.flow, waiter.quantile
+        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
+        predicted = self._pool.predict(ask, kinds, quantile, instance)
+        lease = Lease(
+            ask=ask,
+            instance=instance.name,
+            kinds=kinds,
+            quantile=quantile,
+            started_at=now,
+            waited_s=waited_s,
+            predicted=predicted,
+            share=max(1.0, instance.calibration.share(ask.tenant)),
+            lag_tokens=instance.lag_tokens(ask.prompt_tokens),
+            charged_tokens=waiter.charged_tokens,
+            sequences=ask.sequences,
+            pad=ask.sequences * self._pool.block_tokens(instance) / 2,
+        )
+        lease.charged_virtual = _virtual(ask.prompt_tokens, predicted * ask.sequences)
+        instance.start(lease, now)
+        self._places[ask.ticket] = (lease, instance, flow)
+        key = key_of(ask)
+        if key is not None and ask.is_keyed:
+            self._keyed[key] = ask.ticket
+        flow.running += 1
+        flow.band.running += 1
+        flow.tenant.running += 1
+        flow.band.floor = max(flow.band.floor, flow.counter)
+        flow.band.charge(flow, lease.charged_virtual)
+        flow.band.note_activity(flow)
+        self.admitted += 1
+        return lease
+
+    def end(self, ticket: int, settlement: Settlement, now: float) -> bool:
+        """Close a lease; `False` if there is none of this ticket (any more)."""
+        place = self._places.pop(ticket, None)
+        if place is None:
+            return False
+        lease, instance, flow = place
+        instance.end(ticket, now)
+        key = key_of(lease.ask)
+        if key is not None and self._keyed.get(key) == ticket:
+            del self._keyed[key]
+        flow.running -= 1
+        flow.band.running -= 1
+        flow.tenant.running -= 1
+        for other in flow.tenant.flows.values():
+            other.band.schedule(other)
+        flow.band.note_activity(flow)
+        prompt, output = _used(lease, settlement)
+        flow.band.charge(flow, _virtual(prompt, output) - lease.charged_virtual)
+        self._settle_quota(lease, flow, settlement, prompt + output, now)
+        if settlement.ending is Ending.COMPLETED:
+            self._learn(lease, instance, settlement, output, now)
+        elif settlement.ending is Ending.FAILED:
+            instance.budget.error(now, instance.mean_service_s)
+        return True
+
+    def progress(self, ticket: int, output_tokens: float, now: float) -> None:
+        """Output of all sequences seen so far; the first call marks the first token."""
+        place = self._places.get(ticket)
+        if place is None:
+            return
+        lease, instance, _ = place
+        service_s = instance.mean_service_s
+        if lease.first_token_at is None:
+            instance.ledger.mark_first_token(lease, now)
+            instance.budget.first_token(now - lease.started_at, lease.ask.prompt_tokens, now, service_s)
+        elif lease.last_token_at is not None and output_tokens > lease.seen:
+            tokens = (output_tokens - lease.seen) / lease.sequences
+            instance.budget.token(now - lease.last_token_at, tokens, now, service_s)
+        lease.last_token_at = now
+        instance.signal.progress_at = now
+        if output_tokens > lease.seen:
+            self._grow(lease, instance, output_tokens)
+
+    def caller_gone(self, ticket: int) -> None:
+        """Its socket has gone, the app still works."""
+        place = self._places.get(ticket)
+        if place is not None:
+            place[0].is_caller_gone = True
+
+    def sending_blocked(self, ticket: int, *, blocked: bool, now: float) -> None:
+        """Our own `send` is blocked on a slow reader, or no longer is."""
+        place = self._places.get(ticket)
+        if place is not None:
+            place[0].blocked_since = now if blocked else None
+
+    def superseded_by(self, ask: Ask, now: float) -> Lease | None:
+        """The earlier attempt of this very request, where nobody waits for its answer any more."""
+        key = key_of(ask)
+        if not ask.is_keyed or key is None or ask.digest is None:
+            return None
+        place = self._places.get(self._keyed.get(key, -1))
+        if place is None or place[0].ask.digest != ask.digest or place[0].is_cancelled:
+            return None
+        deadline = place[0].ask.deadline_at
+        has_left = place[0].is_caller_gone or (deadline is not None and deadline <= now)
+        return place[0] if has_left else None
+
+    def estimate(self, now: float) -> None:
+        """Carry forward what no stream reports: answers in one piece, and streams nobody drains."""
+        if now - self._estimated_at < ESTIMATE_EVERY_S:
+            return
+        self._estimated_at = now
+        for lease, instance, _ in self._places.values():
+            if lease.is_drained or not lease.ask.generates:
+                continue
+            if lease.blocked_since is not None:
+                self._drain_if_finished(lease, instance, now)
+            elif not lease.ask.streams:
+                self._infer(lease, instance, now)
+            elif (
+                instance.signal.state(now) in (State.BLIND, State.FROZEN) and lease.last_token_at is not None
+            ):
+                instance.budget.token(now - lease.last_token_at, 0.0, now, instance.mean_service_s)
+
+    def _infer(self, lease: Lease, instance: Instance, now: float) -> None:
+        """A whole answer shows nothing until it ends; the engine's pace says how far it should be."""
+        rate = instance.prefill_rate
+        read_s = lease.ask.prompt_tokens / rate if rate else 0.0
+        running_s = now - lease.started_at - read_s
+        if running_s <= 0:
+            return
+        instance.ledger.mark_first_token(lease, lease.started_at + read_s)
+        self._grow(lease, instance, max(lease.seen, running_s / _pace_s(instance) * lease.sequences))
+
+    def _drain_if_finished(self, lease: Lease, instance: Instance, now: float) -> None:
+        declared = lease.ask.max_output_tokens
+        if declared is None or lease.blocked_since is None:
+            return
+        made = lease.seen / lease.sequences + (now - lease.blocked_since) / _pace_s(instance)
+        if made >= declared:
+            instance.ledger.mark_first_token(lease, now)
+            instance.ledger.drain(lease)
+
+    def _grow(self, lease: Lease, instance: Instance, output_tokens: float) -> None:
+        declared = lease.ask.max_output_tokens
+        if declared is not None and not lease.ask.streams:
+            output_tokens = min(output_tokens, float(declared * lease.sequences))
+        lease.seen = output_tokens
+        per_sequence = output_tokens / lease.sequences
+        if per_sequence >= lease.predicted:
+            lease.predicted = self._lengths.predict(lease.kinds, declared, lease.quantile, per_sequence)
+        lease.refresh()
+        instance.ledger.changed()
+
+    def _settle_quota(
+        self, lease: Lease, flow: Flow, settlement: Settlement, used: float, now: float
+    ) -> None:
+        quota = flow.tenant.quota
+        if quota is None:
+            return
+        has_done_nothing = settlement.ending is Ending.FAILED and used <= lease.ask.prompt_tokens
+        if has_done_nothing and settlement.prompt_tokens is None:
+            used = 0.0
+        quota.settle(0.0, used - lease.charged_tokens, now)
+        flow.tenant.usual_cost += COST_RATE * (used - flow.tenant.usual_cost)
+
+    def _learn(
+        self, lease: Lease, instance: Instance, settlement: Settlement, output: float, now: float
+    ) -> None:
+        ask = lease.ask
+        service_s = now - lease.started_at
+        self._rate.completed(service_s)
+        instance.service_s.take(service_s)
+        if ask.generates and (settlement.output_tokens is not None or lease.seen > 0):
+            length = output / ask.sequences
+            if settlement.finished_by_length and ask.max_output_tokens is not None:
+                length = float(ask.max_output_tokens)
+            self._lengths.learn(lease.kinds, length)
+        if settlement.prompt_tokens is not None:
+            read = settlement.prompt_tokens
+            self._prompts.learn(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
+        if ask.session is not None:
+            self._tenants.note_session(ask.tenant, ask.session, now)
+
+
+def _virtual(prompt: float, output: float) -> float:
+    return INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * output
+
+
+def _used(lease: Lease, settlement: Settlement) -> tuple[float, float]:
+    """Prompt and output tokens; what was not reported keeps its estimate."""
+    prompt = lease.ask.prompt_tokens if settlement.prompt_tokens is None else float(settlement.prompt_tokens)
+    if settlement.output_tokens is not None:
+        return prompt, float(settlement.output_tokens)
+    if lease.seen > 0 or settlement.ending is not Ending.COMPLETED:
+        return prompt, lease.seen
+    return prompt, lease.predicted * lease.sequences if lease.ask.generates else 0.0
+
+
+def _pace_s(instance: Instance) -> float:
+    """Seconds per token of one sequence."""
+    return instance.budget.inter_token_s.value or 1.0 / TOKENS_PER_S

@@ -1,0 +1,159 @@
+"""What one instance's readings are worth at this moment.
+
+Law of this file: blind is not empty. A reading has an age; what is late, frozen or missing is a state of
+its own and never counts as a level of zero. States, the first that holds:
+
+    asleep   the engine says that it sleeps
+    blind    no reading, or none for `blind_after_s`
+    frozen   readings come, but nothing in them moves although it should
+    stalled  work is running, and neither the engine's counters nor our streams move
+    stale    the newest reading is older than `stale_after_s`
+    fresh    otherwise
+
+The gate closes at the high watermark and re-opens below the low one (hysteresis).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidegate.core.options import SignalOptions
+from tidegate.core.reading import Reading
+
+FROZEN_AFTER_S = 10.0  # identical gauges and counters while our streams move
+FROZEN_IDLE_AFTER_S = 2.0  # a high level that stays though nothing runs
+STALLED_AFTER_S = 5.0
+STALE_MARGIN_PER_S = 0.01
+
+
+class State(str, Enum):
+    """See the law of this file."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    BLIND = "blind"
+    FROZEN = "frozen"
+    STALLED = "stalled"
+    ASLEEP = "asleep"
+
+
+@dataclass(slots=True)
+class Signal:
+    """The readings of one instance over time."""
+
+    options: SignalOptions
+    reading: Reading | None = None
+    read_at: float = 0.0
+    moved_at: float = 0.0  # when a reading last differed from the one before
+    counters_moved_at: float = 0.0
+    progress_at: float = 0.0  # when one of our own streams last moved
+    busy_since: float | None = None  # since when leases have been running without a break
+    held_at_reading: float = 0.0
+    previous_waiting: int | None = None
+    is_closed: bool = False  # hysteresis of the watermark
+    was_blind_until: float | None = None  # end of the last blind spell
+
+    def take(self, reading: Reading, held: float, now: float) -> float:
+        """A new reading; returns the seconds since the one before (0 for the first)."""
+        before = self.reading
+        elapsed_s = max(0.0, now - self.read_at) if before is not None else 0.0
+        if before is None or now - self.read_at >= self.options.blind_after_s:
+            self.was_blind_until = now
+        if before is None or before != reading:
+            self.moved_at = now
+        if before is None or _counters(before) != _counters(reading) or not any(_counters(reading)):
+            self.counters_moved_at = now
+        self.previous_waiting = None if before is None else _waiting(before)
+        self.reading, self.read_at, self.held_at_reading = reading, now, held
+        return elapsed_s
+
+    def busy(self, leases: int, now: float) -> None:
+        """How many leases run; told whenever that changes."""
+        if leases == 0:
+            self.busy_since = None
+        elif self.busy_since is None:
+            self.busy_since = now
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since the newest reading, `None` before the first."""
+        return None if self.reading is None else max(0.0, now - self.read_at)
+
+    def state(self, now: float) -> State:
+        """The first state that holds."""
+        age_s = self.age_s(now)
+        if self.reading is None or age_s is None:
+            return State.BLIND
+        if self.reading.asleep:
+            return State.ASLEEP
+        if age_s >= self.options.blind_after_s:
+            return State.BLIND
+        if self._is_frozen(now):
+            return State.FROZEN
+        if self._is_stalled(now):
+            return State.STALLED
+        return State.STALE if age_s > self.options.stale_after_s else State.FRESH
+
+    def extra_margin(self, now: float) -> float:
+        """A stale reading widens the safety margin with its age."""
+        age_s = self.age_s(now)
+        return STALE_MARGIN_PER_S * max(0.0, (age_s or 0.0) - self.options.stale_after_s)
+
+    def level(self, held: float, capacity: float | None) -> float | None:
+        """The measured level, carried forward by what our own leases took and gave back since."""
+        if self.reading is None or self.reading.kv_usage is None:
+            return None
+        since = 0.0 if not capacity else (held - self.held_at_reading) / capacity
+        return max(0.0, self.reading.kv_usage + since)
+
+    def is_above(self, level: float | None, high: float, low: float) -> bool:
+        """Hysteresis: closed from `high` until the level is below `low`."""
+        if level is None:
+            self.is_closed = False
+        elif level >= high:
+            self.is_closed = True
+        elif level < low:
+            self.is_closed = False
+        return self.is_closed
+
+    def is_queueing(self, most: int) -> bool:
+        """The engine holds a queue of its own beyond `most`, and it is not getting shorter."""
+        waiting = None if self.reading is None else _waiting(self.reading)
+        if waiting is None or waiting <= most:
+            return False
+        return self.previous_waiting is None or waiting >= self.previous_waiting
+
+    def changes_at(self, now: float) -> float | None:
+        """When the mere passing of time next makes this signal something else."""
+        if self.reading is None or self.reading.asleep:
+            return None
+        instants = [
+            self.read_at + self.options.blind_after_s,
+            self.moved_at + FROZEN_IDLE_AFTER_S,
+            self.moved_at + FROZEN_AFTER_S,
+        ]
+        return min((instant for instant in instants if instant > now), default=None)
+
+    def _is_frozen(self, now: float) -> bool:
+        if self.reading is None or self.reading.kv_usage is None:
+            return False
+        still_s = now - self.moved_at
+        if self.busy_since is None:
+            return self.is_closed and still_s >= FROZEN_IDLE_AFTER_S and not self.reading.running
+        busy_s = now - self.busy_since
+        return min(still_s, busy_s) >= FROZEN_AFTER_S and now - self.progress_at < STALLED_AFTER_S
+
+    def _is_stalled(self, now: float) -> bool:
+        if self.busy_since is None or self.reading is None or not any(_counters(self.reading)):
+            return False
+        quiet_since = max(self.counters_moved_at, self.progress_at, self.busy_since)
+        return self.read_at - quiet_since >= STALLED_AFTER_S
+
+
+def _waiting(reading: Reading) -> int | None:
+    """Requests the engine cannot start for lack of room; other reasons do not close the gate."""
+    return reading.waiting if reading.waiting_for_capacity is None else reading.waiting_for_capacity
+
+
+def _counters(reading: Reading) -> tuple[float | None, float | None]:
+    return reading.generation_tokens, reading.prompt_tokens
