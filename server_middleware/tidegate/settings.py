@@ -27,6 +27,7 @@ from pydantic_settings import (
 )
 
 from tidegate.asgi.body import BodyOptions
+from tidegate.asgi.classify import GuardOptions
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.fields import FieldPolicy
 from tidegate.asgi.identity import IdentityOptions, TenantKeys
@@ -78,19 +79,6 @@ class TenantSettings(BaseModel):
     def limits(self) -> TenantLimits:
         """The part that the core needs."""
         return TenantLimits(**self.model_dump(exclude={"name", "keys"}))
-
-
-class GuardOptions(BaseModel):
-    """Which requests are guarded besides the known inference routes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    guard_unknown_posts: bool = False
-    """Guard every POST that is not known to be harmless."""
-    extra_guarded: tuple[str, ...] = ()
-    """Further guarded paths, e.g. `/predict`."""
-    exempt: tuple[str, ...] = ()
-    """Paths never guarded; these win over everything else."""
 
 
 class Settings(BaseSettings):

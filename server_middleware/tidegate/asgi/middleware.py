@@ -58,7 +58,7 @@ class AdmissionMiddleware:
         self.error: str | None = None
         try:
             self._settings = Settings.load() if settings is None else _checked(settings)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             self._fail(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +87,7 @@ class AdmissionMiddleware:
             return
         try:
             runtime = self._running()
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             self._fail(error)
             await self._misconfigured(scope, receive, send)
             return
@@ -113,7 +113,7 @@ class AdmissionMiddleware:
 
         Raises:
             InvalidSettings: there is no valid configuration.
-            TypeError, ValueError: the settings contradict what is here (no such file, no such engine).
+            ValueError: the settings contradict what is here (no such file, no such engine).
         """
         runtime = self._made()
         runtime.start()
@@ -134,7 +134,7 @@ class AdmissionMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._made()
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             self._fail(error)
         if self._settings is None:
             await receive()  # lifespan.startup

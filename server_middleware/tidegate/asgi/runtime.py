@@ -30,7 +30,7 @@ from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
 from tidegate.probes.poller import Poller
-from tidegate.settings import Mode, Settings
+from tidegate.settings import InvalidSettings, Mode, Settings
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
 from tidegate.telemetry.log import LogHook
 
@@ -75,7 +75,7 @@ class Runtime:
             hook=self.hooks,
             on_recover=self.room.reset,
         )
-        self.routes = RouteTable(**settings.guard.model_dump())
+        self.routes = RouteTable(settings.guard)
         replier = Replier(settings.reply, settings.cors, parts.wall_clock)
         around = Surroundings(
             room=self.room,
@@ -143,7 +143,10 @@ class Runtime:
 
     def _probe(self) -> Probe:
         if self._parts.probe is not None:
-            return as_probe(self._parts.probe)
+            try:
+                return as_probe(self._parts.probe)
+            except TypeError as error:
+                raise InvalidSettings(str(error)) from error
         probe, why = find_probe(self.settings.probe)
         logger.info("Probe: %s", why)
         return probe
