@@ -55,13 +55,13 @@ class ExpositionSieve:
         """Return the samples by metric name.
 
         Raises:
-            ProbeError: the page is empty, truncated, HTML, or otherwise no exposition.
+            ProbeError: the page is without metrics, truncated, HTML, or otherwise no exposition.
         """
         if self._rest.strip():
             raise ProbeError("the page ends within a line: it was truncated.")
         self._seen -= {b"", b"#", b"\r"}
         if not self._seen:
-            raise ProbeError("the page is empty: no metrics at all; check the path.")
+            raise ProbeError("there are no metrics at all on the page; check the path.")
         self.names = {name.decode("utf-8", "replace") for name in self._seen}
         if any(name.startswith("<") for name in self.names):
             raise ProbeError("the page is HTML, not Prometheus text; check the path.")

@@ -7,7 +7,7 @@ Law of this file: the answer does not depend on the order of lines. The rule:
 2. `engine`, `dp_rank`, `worker_id`, `ReplicaId`, `WorkerId` tell engines apart, each with a KV cache of
    its own.
 3. Whatever labels remain (`model_name`, `version`, ...) make separate series of one engine: their
-   counts are added, of their levels the hottest counts.
+   counts are added, of their levels the hottest counts, and a capacity they disagree on is unknown.
 
 Fused into one reading, engines are combined as series are: levels by the hottest, counts and capacity by
 the sum, the context limit by the least, and the whole sleeps only when every engine does.
@@ -31,14 +31,20 @@ Rank: TypeAlias = "tuple[str, ...]"
 Series: TypeAlias = "tuple[tuple[str, str], ...]"
 ByRank: TypeAlias = "dict[Rank, dict[Series, float]]"
 
+
+def _agreed(values: Iterable[float]) -> float:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else math.nan
+
+
 # figure -> (over the series of one engine, over engines)
 _RULES: Mapping[str, tuple[Callable[[Iterable[float]], float], Callable[[Iterable[float]], float]]] = {
     "kv_usage": (max, max),
     "waiting": (sum, sum),
     "running": (sum, sum),
     "waiting_for_capacity": (sum, sum),
-    "capacity_tokens": (max, sum),
-    "capacity_blocks": (max, sum),
+    "capacity_tokens": (_agreed, sum),
+    "capacity_blocks": (_agreed, sum),
     "block_tokens": (max, max),
     "max_sequences": (max, sum),
     "max_model_tokens": (min, min),
@@ -150,12 +156,11 @@ def _reading(table: Mapping[str, ByRank], group: tuple[Rank, ...], instance: str
 def _combine(by_rank: ByRank, figure: str, group: tuple[Rank, ...], *, alone: bool) -> float | None:
     over_series, over_ranks = _RULES[figure]
     values = [over_series(by_rank[rank].values()) for rank in group if rank in by_rank]
-    if values:
-        return over_ranks(values)
     # Stated once for the whole page. A sum cannot be shared out among engines; a level or limit can.
-    if () in by_rank and (alone or over_ranks is not sum):
-        return over_series(by_rank[()].values())
-    return None
+    if not values and () in by_rank and (alone or over_ranks is not sum):
+        values = [over_series(by_rank[()].values())]
+    combined = over_ranks(values) if values else math.nan
+    return None if math.isnan(combined) else combined
 
 
 def _whole(value: float | None) -> int | None:

@@ -143,7 +143,7 @@ _ALL = (
         "triton-trtllm",
         "TensorRT-LLM on Triton",
         {
-            "kv_usage": 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"}',
+            # The backend hands figures on as whole numbers, so its "fraction" is no use.
             "kv_used": 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used"}',
             "kv_total": 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"}',
             "waiting": 'nv_trt_llm_request_metrics{request_type="waiting"}',
@@ -183,9 +183,7 @@ _ALL = (
             "kv_total": "dynamo_frontend_model_total_kv_blocks",
             "waiting": "dynamo_frontend_queued_requests",
             "running": "dynamo_frontend_inflight_requests",
-            "capacity_blocks": "dynamo_frontend_model_total_kv_blocks",
             "block_tokens": "dynamo_frontend_model_kv_cache_block_size",
-            "max_sequences": "dynamo_frontend_model_max_num_seqs",
             "max_model_tokens": "dynamo_frontend_model_context_length",
             "generation_tokens": "dynamo_frontend_output_tokens_total",
         },

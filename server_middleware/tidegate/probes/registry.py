@@ -9,6 +9,7 @@ are merged, beside the event loop, and the answer is kept for a moment.
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,7 @@ class RegistryProbe:
             raise ProbeError(f"{MULTIPROC_VARIABLE} is {directory}, but no metrics files are there.")
         try:
             metrics = _merge_files(files)
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, RuntimeError, ValueError, LookupError, struct.error) as error:
             raise ProbeError(f"the metrics files in {directory} cannot be read ({error!r}).") from error
         return {name: found for name, found in _samples(metrics).items() if name in self._wanted}
 
