@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engine_bed import ROOT, Engine, build_environment, running_engine, serve_command
+from benchmarks.engine_bed import ROOT, Engine, EngineFailed, build_environment, running_engine, serve_command
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,10 +24,13 @@ class Bed:
         self._logs = logs
         self._kind: bool | None = None
         self._engine: Engine | None = None
+        self._failed: dict[bool, EngineFailed] = {}
         self._stack = ExitStack()
 
     def engine(self, *, gated: bool) -> Engine:
         """The engine, idle. The gated one is started by examples/vllm, so that the example is tested too."""
+        if gated in self._failed:
+            raise self._failed[gated]  # one start takes half a minute; its failure is not tried again
         if self._engine is None or self._kind is not gated:
             self.stop()
             command = serve_command(self._home, gated=False)
@@ -38,7 +41,13 @@ class Bed:
             else:
                 environment = {}
             log = self._logs / ("gated.log" if gated else "bare.log")
-            self._engine = self._stack.enter_context(running_engine(command, log, environment=environment))
+            try:
+                self._engine = self._stack.enter_context(
+                    running_engine(command, log, environment=environment)
+                )
+            except EngineFailed as error:
+                self._failed[gated] = error
+                raise
             self._kind = gated
         self._engine.wait_idle()
         return self._engine

@@ -42,6 +42,7 @@ class Outcome:
     statuses: list[int] = field(default_factory=list)
     retry_after: list[str | None] = field(default_factory=list)
     error_codes: list[str | None] = field(default_factory=list)
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str | None = None
     first_token_s: float | None = None
@@ -97,7 +98,7 @@ async def call(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
 async def _read(response: httpx.Response, job: Job, outcome: Outcome, started: float) -> None:
     if not job.stream:
         answer = json.loads(await response.aread())
-        outcome.completion_tokens = answer["usage"]["completion_tokens"]
+        _note_usage(answer["usage"], outcome)
         outcome.finish_reason = answer["choices"][0]["finish_reason"]
         return
     async for line in response.aiter_lines():
@@ -109,7 +110,12 @@ async def _read(response: httpx.Response, job: Job, outcome: Outcome, started: f
                 outcome.first_token_s = time.monotonic() - started
             outcome.finish_reason = choice["finish_reason"] or outcome.finish_reason
         if event.get("usage"):
-            outcome.completion_tokens = event["usage"]["completion_tokens"]
+            _note_usage(event["usage"], outcome)
+
+
+def _note_usage(usage: dict[str, int], outcome: Outcome) -> None:
+    outcome.prompt_tokens = usage["prompt_tokens"]
+    outcome.completion_tokens = usage["completion_tokens"]
 
 
 async def run(url: str, jobs: list[Job]) -> Report:

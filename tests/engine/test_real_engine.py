@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.engine_bed import Engine
 from tests.engine.load import Job, Outcome, Report, collect, start
+from tidegate.testing import EngineOptions, EngineSimulator
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -54,6 +55,20 @@ def test_bare_the_burst_preempts(bare: Engine) -> None:
     report, preemptions = flood(bare, "bare")
     assert all(is_whole(outcome) for outcome in report.outcomes)
     assert preemptions > 0
+    simulated = simulated_preemptions([outcome.prompt_tokens for outcome in report.outcomes])
+    print(f"the simulator preempts {simulated} times under the same burst")
+    assert simulated / 3 < preemptions < simulated * 3
+
+
+def simulated_preemptions(prompt_tokens: list[int]) -> int:
+    """What the simulator of the same size makes of the same burst."""
+    options = EngineOptions(num_blocks=128, block_tokens=128, max_sequences=64, max_model_tokens=2048)
+    engine, now_s = EngineSimulator(options), 0.0
+    for number, tokens in enumerate(prompt_tokens):
+        engine.submit(number, prompt_tokens=tokens, output_tokens=OUTPUT_TOKENS)
+    while engine.has_work:
+        now_s = engine.step(now_s).ends_at_s
+    return engine.stats().preemptions
 
 
 def test_gated_the_same_burst_never_preempts_and_everybody_is_answered(gated: Engine) -> None:
