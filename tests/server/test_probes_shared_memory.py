@@ -70,6 +70,9 @@ def test_new_levels_are_seen_and_old_ones_not_built_again(writer: SharedLevelWri
         reading = probe.read_now()
         assert (reading.kv_usage, reading.instance) == (level, "b")
         assert probe.read_now() is reading
+        assert probe.read_level() == level
+    writer.write(Reading(kv_usage=None))
+    assert probe.read_level() is None
 
 
 @pytest.mark.parametrize("level", [float("nan"), 1.5, -0.1])
@@ -96,6 +99,8 @@ def test_a_silent_writer_is_a_failure(path: Path) -> None:
         now = 103.5
         with pytest.raises(ProbeError, match="silent for more than 3 s"):
             probe.read_now()
+        with pytest.raises(ProbeError, match="silent"):
+            probe.read_level()
         writer.write_level(0.2)
         assert probe.read_now().kv_usage == 0.2
 

@@ -7,6 +7,7 @@ host and never runs twice at once. Credentials follow no redirect to another hos
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -42,7 +43,7 @@ class BoundedHttp:
             "User-Agent": "tidegate-probe",
             **(headers or {}),
         }
-        self._tls = tls
+        self._tls = _usual_authorities() if tls is True else tls
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_flight = False
@@ -109,6 +110,12 @@ class BoundedHttp:
             )
             self._loop = loop
         return self._client
+
+
+@functools.cache
+def _usual_authorities() -> ssl.SSLContext:
+    # Loading the certificates takes tens of milliseconds: once, and not during the first reading.
+    return httpx.create_ssl_context()
 
 
 async def _unpacked(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
