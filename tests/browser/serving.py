@@ -28,7 +28,9 @@ async def serving(app: Any, port: int = 0, **options: Any) -> AsyncIterator[str]
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **options)
+    config = uvicorn.Config(
+        app, log_level="critical", interface="asgi3", timeout_graceful_shutdown=1, **options
+    )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -164,9 +164,11 @@ class Console:
     async def _next_text(self, pulse: asyncio.Event, gone: asyncio.Future[None]) -> bytes:
         beat = asyncio.ensure_future(pulse.wait())
         either: list[asyncio.Future[Any]] = [gone, beat]
-        await asyncio.wait(either, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-        has_news = beat.done()
-        beat.cancel()
+        try:
+            await asyncio.wait(either, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            has_news = beat.done()
+        finally:
+            beat.cancel()
         return self._text if has_news and self._text else b": still here\n\n"
 
     def _wake(self) -> None:

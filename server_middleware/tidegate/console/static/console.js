@@ -6,6 +6,7 @@
 import { drawLines, drawRules, Tank } from "./plots.js";
 
 const SPAN_S = 300;
+const RECENT_POINTS = 10;
 const SILENT_AFTER_MS = 4_000;
 const SERIES = ["level", "peak", "watermark", "queued", "running", "oldest_wait_s", "admitted_per_s", "refused_per_s",
   "preemptions_per_s"];
@@ -89,6 +90,7 @@ function showTanks({ instances, instances_hidden: hidden }) {
       mood: mood(instance),
       name: instance.name,
       detail: `signal ${instance.state}, ${age}`,
+      isSmall: instances.length > 1,
     });
   }
   byId("tide-title").textContent = hidden > 0 ? `KV cache (${hidden} more instances not shown)` : "KV cache";
@@ -99,18 +101,24 @@ function showGate({ is_open: isOpen, mode, instances, version }) {
   const pill = byId("gate");
   const isPoor = states.length > 0;
   pill.textContent = isPoor ? `signal ${states[0]}` : isOpen ? "open" : "holding";
-  pill.dataset.mood = isPoor ? "blind" : isOpen ? "calm" : "high";
-  byId("mode").textContent = mode === "enforce" ? `enforce · ${version}` : `${mode} mode: nothing is held back`;
+  pill.dataset.mood = isPoor ? (states.every((state) => state === "stale") ? "near" : "blind") : isOpen ? "calm" : "high";
+  byId("mode").textContent = mode === "enforce" ? `enforce mode, ${version}` : `${mode} mode: nothing is held back`;
   byId("mode").dataset.mood = mode === "enforce" ? "" : "near";
   document.title = `${isPoor ? states[0] : isOpen ? "open" : "holding"} · Tidegate`;
 }
 
-function showFigures(state, point) {
+/** The mean of the last seconds: a figure that changes wildly each second is not legible. */
+function recent(name) {
+  const values = history[name].slice(-RECENT_POINTS);
+  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+}
+
+function showFigures(state) {
   byId("running").textContent = figure(state.running);
   byId("queued").textContent = figure(state.queued);
-  byId("wait").textContent = duration(point?.oldest_wait_s ?? 0);
-  byId("admitted").textContent = `${rate(point?.admitted_per_s ?? 0)}/s`;
-  byId("refused").textContent = `${rate(point?.refused_per_s ?? 0)}/s`;
+  byId("wait").textContent = duration(Math.max(0, ...state.classes.map(({ oldest_wait_s: oldest }) => oldest)));
+  byId("admitted").textContent = `${rate(recent("admitted_per_s"))}/s`;
+  byId("refused").textContent = `${rate(recent("refused_per_s"))}/s`;
   byId("preemptions").textContent = figure(state.instances.reduce((sum, { preemptions }) => sum + preemptions, 0));
 }
 
@@ -118,7 +126,7 @@ function showTables(state) {
   const busiest = Math.max(1, ...state.classes.map(({ queued, running }) => Math.max(queued, running)));
   table(
     "classes",
-    ["Class", "Running", "Waiting", "Longest wait", "Ceiling"],
+    ["Class", "Running", "Waiting", "Oldest", "Ceiling"],
     state.classes.map(({ name, running, queued, oldest_wait_s: oldest, kv_ceiling: ceiling }) => [
       name,
       bar(running / busiest, figure(running)),
@@ -219,10 +227,9 @@ function remember(point) {
 function show(state) {
   if (state.history) history = state.history;
   else if (state.point) remember(state.point);
-  const last = Object.fromEntries(SERIES.map((name) => [name, history[name].at(-1) ?? 0]));
   showGate(state);
   showTanks(state);
-  showFigures(state, state.point ?? last);
+  showFigures(state);
   showTables(state);
   showRefusals(state);
   drawHistory();

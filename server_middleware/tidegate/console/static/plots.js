@@ -52,16 +52,16 @@ export function drawLines(place, times, series, { spanS, top, label }) {
   place.replaceChildren(...drawn);
 }
 
-/** Horizontal rules with their figures, behind the lines. */
+/** Horizontal rules behind the lines, their figures before them. */
 export function drawRules(place, shares) {
   const { clientWidth: width, clientHeight: height } = place;
-  const rules = shares.flatMap((share) => {
+  for (const share of shares) {
     const at = height - 2 - share * (height - 5);
-    const words = svg("text", { x: 4, y: at - 4, class: "rule-words" });
+    const words = svg("text", { x: 2, y: at + 14, class: "rule-words" });
     words.textContent = `${Math.round(share * 100)} %`;
-    return [svg("line", { x1: 0, x2: width, y1: at, y2: at, class: "rule" }), words];
-  });
-  place.prepend(...rules);
+    place.prepend(svg("line", { x1: 0, x2: width, y1: at, y2: at, class: "rule" }));
+    place.append(words);
+  }
 }
 
 function element(name, className, text = "") {
@@ -93,18 +93,21 @@ export class Tank {
     this.root.append(this.water, this.peak, this.watermark, words);
   }
 
-  /** @param {{level: number|null, peak: number|null, watermark: number, mood: string, name: string, detail: string}} now */
-  show({ level, peak, watermark, mood, name, detail }) {
+  /**
+   * @param {{level: number|null, peak: number|null, watermark: number, mood: string, name: string,
+   *   detail: string, isSmall: boolean}} now
+   */
+  show({ level, peak, watermark, mood, name, detail, isSmall }) {
     this.root.dataset.mood = mood;
+    this.water.hidden = level === null;
     this.water.style.height = `${100 * Math.min(1, level ?? 0)}%`;
     this.figure.textContent = level === null ? "?" : String(Math.round(level * 100));
     this.figure.dataset.unit = level === null ? "" : "%";
     this.name.textContent = name;
     this.detail.textContent = detail;
-    this.#mark(this.watermark, watermark, `watermark ${Math.round(watermark * 100)} %`);
+    this.#mark(this.watermark, watermark, `${isSmall ? "" : "watermark "}${Math.round(watermark * 100)} %`);
     this.peak.hidden = peak === null;
     if (peak !== null) this.#mark(this.peak, peak, `peak ${Math.round(peak * 100)} %`);
-    this.peak.classList.toggle("below", peak !== null && Math.abs(peak - watermark) < 0.09);
     const told = level === null ? "unknown" : `${Math.round(level * 100)} percent`;
     this.root.setAttribute("aria-label", `${name}: KV level ${told}, ${detail}`);
   }
@@ -112,5 +115,6 @@ export class Tank {
   #mark(mark, share, words) {
     mark.style.bottom = `${100 * Math.min(1, share)}%`;
     mark.dataset.words = words;
+    mark.classList.toggle("below", share > 0.8); // above it the tank's edge would cut the words
   }
 }
