@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,9 @@ def request(*chunks: bytes, more: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-async def read(server: Server, *, length: int | None = None, max_bytes: int = 1000, timeout_s: float = 5) -> Body:
+async def read(
+    server: Server, *, length: int | None = None, max_bytes: int = 1000, timeout_s: float = 5
+) -> Body:
     headers = [] if length is None else [(b"content-length", str(length).encode())]
     return await read_body(
         server.receive, headers=headers, max_bytes=max_bytes, timeout_s=timeout_s, clock=lambda: 0.0
@@ -44,7 +47,9 @@ async def read(server: Server, *, length: int | None = None, max_bytes: int = 10
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.integers(0, 60))
-def test_replay_is_exact_message_for_message_then_the_real_receive(chunks: list[bytes], max_bytes: int) -> None:
+def test_replay_is_exact_message_for_message_then_the_real_receive(
+    chunks: list[bytes], max_bytes: int
+) -> None:
     """The app gets the very message objects, then what the server says next, and nothing else."""
 
     async def run() -> None:
@@ -139,10 +144,10 @@ async def test_stalled_body_times_out() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    with pytest.raises(BodyTimeout, match="0.01 s"):
+    with pytest.raises(BodyTimeout, match=r"0\.01 s"):
         await read_body(stalled, headers=[], max_bytes=10, timeout_s=0.01, clock=lambda: 0.0)
     await asyncio.sleep(0)  # the task is not left cancelled
-    if hasattr(asyncio.Task, "cancelling"):
+    if sys.version_info >= (3, 11):
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -169,9 +174,7 @@ async def test_cancellation_from_outside_stays_a_cancellation() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    task = asyncio.create_task(
-        read_body(stalled, headers=[], max_bytes=10, timeout_s=60, clock=lambda: 0.0)
-    )
+    task = asyncio.create_task(read_body(stalled, headers=[], max_bytes=10, timeout_s=60, clock=lambda: 0.0))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
