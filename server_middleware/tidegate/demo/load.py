@@ -35,18 +35,21 @@ WORDS = (
 )
 
 
+DONE: dict[str, object] = {}  # the event that ends a whole stream
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
     """What is sent. Times in seconds, lengths in words and tokens."""
 
-    requests: int = 120
-    arrive_within_s: float = 1.5
+    requests: int = 90
+    arrive_within_s: float = 1.0
     prompt_words: tuple[int, int] = (100, 300)
-    output_tokens: tuple[int, int] = (200, 400)
+    output_tokens: tuple[int, int] = (100, 250)
     vip_interval_s: float = 0.3
     vip_output_tokens: int = 16
-    naive_timeout_s: float = 6.0
-    naive_tries: int = 5
+    naive_timeout_s: float = 5.0
+    naive_tries: int = 6
     naive_pause_s: float = 0.5
     deadline_s: float = 60.0
     model: str = "simulated"
@@ -144,17 +147,17 @@ async def _stream(
 ) -> None:
     headers = {"authorization": f"Bearer {key}"}
     ttft: float | None = None
-    tokens = 0
+    is_whole = False
     async with client.stream("POST", "/v1/completions", json=body, headers=headers) as response:
         if response.status_code != 200:
             raise Refused(response.status_code)
         async for event in _events(response):
             if ttft is None:
                 ttft = time.monotonic() - due_at
-            tokens += bool(event.get("choices"))
+            is_whole = is_whole or event is DONE
     expected = body["max_tokens"]
-    if ttft is None or not isinstance(expected, int):
-        raise Refused("an empty stream")
+    if ttft is None or not is_whole or not isinstance(expected, int):
+        raise Refused("the stream broke off")
     if key == VIP_KEY:
         tally.vip_ttft_s.append(ttft)
     else:
@@ -165,7 +168,9 @@ async def _stream(
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
     async for line in response.aiter_lines():
-        if line.startswith("data: {"):
+        if line == "data: [DONE]":
+            yield DONE
+        elif line.startswith("data: {"):
             yield json.loads(line[6:])
 
 

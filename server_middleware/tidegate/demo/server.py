@@ -18,13 +18,13 @@ from tidegate.testing import EngineOptions, create_engine_app
 VIP_KEY = "demo-vip"
 BULK_KEY = "demo-bulk"
 
-# A small cache, so that a flood that fits on one screen fills it: 16,384 tokens, some 25 long requests.
+# A small cache, so that a flood that fits on one screen fills it: 8,192 tokens, some 16 long requests.
 ENGINE = EngineOptions(
-    num_blocks=1024,
+    num_blocks=512,
     block_tokens=16,
     max_sequences=64,
     max_model_tokens=2048,
-    step_s=0.008,
+    step_s=0.010,
     prefill_s_per_token=0.00004,
     decode_s_per_sequence=0.00004,
 )
@@ -39,6 +39,11 @@ def build(gated: bool) -> Any:
         tenants=[
             {"name": "vip", "keys": [VIP_KEY], "priority_class": "vip"},
             {"name": "bulk", "keys": [BULK_KEY], "priority_class": "standard"},
+        ],
+        # A short queue, so that the flood shows refusals too; the defaults hold 512 for 30 s.
+        classes=[
+            {"name": "vip", "weight": 8.0},
+            {"name": "standard", "kv_ceiling": 0.97, "max_queued": 40, "max_wait_s": 8.0},
         ],
     )
     return AdmissionMiddleware(app, settings=settings)
