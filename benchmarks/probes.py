@@ -188,6 +188,7 @@ async def repeated(what: str, probe: Probe, rounds: int) -> list[Row]:
     Both as the clock on the wall says, which counts what else the machine does, and in processor time of
     this thread, which does not count waiting for the interpreter's lock.
     """
+    await probe.read()  # the first one loads modules and connects
     costs, walls, works = [], [], []
     wall = work = 0
 
