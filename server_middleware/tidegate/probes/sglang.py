@@ -4,8 +4,8 @@ Law of this file: the shared layout is SGLang's and may change with any release,
 exactly the known magic and version is refused, never interpreted. Read in sglang 0.5.23,
 `srt/managers/load_snapshot.py`: a file `/dev/shm/sglang_loads_*.shm` with a header of magic `SLNS`,
 version 2, number of ranks and size of a slot; in each slot the length of a msgpack map and the map,
-written under an exclusive `flock`. The scheduler publishes at least every second, idle or not, so an old
-snapshot is a dead scheduler.
+written under an exclusive `flock`. The scheduler publishes every few decoding steps, and idle too, so an
+old snapshot is a dead scheduler.
 """
 
 from __future__ import annotations
