@@ -3,7 +3,8 @@ export interface Advice {
   status: number;
   /** How long to wait; null when the answer names no usable wait. */
   waitMs: number | null;
-  source: "retry-after-ms" | "retry-after" | "ratelimit" | "vendor" | "body" | null;
+  /** The header (lower case) the wait came from, or `body`. */
+  source: string | null;
   /** 429, 503 or 529. */
   isRefusal: boolean;
   /** False when waiting does not help: an exhausted quota, or the server's own veto. */

@@ -1,87 +1,102 @@
 // What an answer advises: how long to wait, why, and whether waiting helps at all.
 //
 // Law of this file: total and pure. Told the status, the headers, the body and the time, it answers
-// with a value and never throws. Precedence: retry-after-ms, Retry-After, the RateLimit field and its
-// drafts, vendor resets of exhausted limits, then the body. A named wait of zero, a date that has
+// with a value and never throws. Precedence: retry-after-ms, Retry-After, the RateLimit field, resets of
+// exhausted limits (its older drafts and the vendors'), then the body. A named wait of zero, a date that has
 // passed and anything malformed count as no advice, never as "at once".
 
-import { parseDecimal, parseDuration, parseHttpDate, parseTimestamp } from "./durations.js";
+import { HUGE_SECONDS, parseDecimal, parseDuration, parseHttpDate, parseTimestamp } from "./durations.js";
 import { parseDictionary, parseList } from "./structured.js";
 
 /** Beyond this a wait is not shown as a countdown: 24 hours. */
 export const MAX_BELIEVABLE_WAIT_MS = 86_400_000;
 
 const YEAR_MS = 31_557_600_000;
-const EXPOSED = [
-  "retry-after-ms", "retry-after", "x-should-retry", "date", "age",
-  "ratelimit", "ratelimit-remaining", "ratelimit-reset",
-  "x-ratelimit-remaining", "x-ratelimit-reset",
-  "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
-  "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
-  "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset",
-  "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset",
-  "anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset",
-  "anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset",
+const MILLISECOND_FIELDS = ["retry-after-ms", "x-ms-retry-after-ms"];
+const UNITS = ["requests", "tokens"];
+const LIMITS = [
+  ["ratelimit-remaining", "ratelimit-reset"],
+  ["x-ratelimit-remaining", "x-ratelimit-reset"],
+  ["x-ratelimit-remaining", "x-ratelimit-reset-after"],
+  ...UNITS.map((unit) => [`x-ratelimit-remaining-${unit}`, `x-ratelimit-reset-${unit}`]),
+  ...[...UNITS, "input-tokens", "output-tokens"].map((unit) => [
+    `anthropic-ratelimit-${unit}-remaining`,
+    `anthropic-ratelimit-${unit}-reset`,
+  ]),
 ];
+const READ = new Set([
+  ...MILLISECOND_FIELDS,
+  ...LIMITS.flat(),
+  ...["retry-after", "x-should-retry", "date", "age", "ratelimit"],
+]);
 
 /** Lines of one name are joined with ", ", as Headers does and RFC 9110 section 5.3 allows. */
 function collect(headers) {
   const found = new Map();
   const add = (name, value) => {
     const key = String(name).toLowerCase();
-    if (!EXPOSED.includes(key)) return;
+    if (!READ.has(key)) return;
     const text = String(value).trim();
     found.set(key, found.has(key) ? `${found.get(key)}, ${text}` : text);
   };
   if (headers == null) return found;
-  if (Array.isArray(headers)) for (const pair of headers) add(pair[0], pair[1]);
+  if (Array.isArray(headers)) for (const pair of headers) add(pair?.[0], pair?.[1]);
   else if (typeof headers.forEach === "function") headers.forEach((value, name) => add(name, value));
   else for (const [name, value] of Object.entries(headers)) add(name, value);
   return found;
 }
 
+function isCached(headers) {
+  return (parseDecimal(headers.get("age") ?? "") ?? 0) > 0;
+}
+
 /** The server's idea of now: its Date, unless a cache has held the answer. */
 function serverNowMs(headers, nowMs) {
-  if ((parseDecimal(headers.get("age") ?? "") ?? 0) > 0) return nowMs;
-  return parseHttpDate(headers.get("date") ?? "", nowMs) ?? nowMs;
+  return (isCached(headers) ? null : parseHttpDate(headers.get("date") ?? "", nowMs)) ?? nowMs;
 }
 
-function positive(valueMs) {
-  return valueMs !== null && valueMs > 0 ? valueMs : null;
+/** A wait and the field it came from; null unless it lies in the future. */
+function wait(waitMs, source) {
+  return waitMs !== null && waitMs > 0 ? { waitMs: Math.min(waitMs, HUGE_SECONDS * 1_000), source } : null;
 }
 
-function fromRetryAfterMs(headers) {
-  return positive(parseDecimal(headers.get("retry-after-ms") ?? ""));
+/** The longest of comma-joined figures: where duplicates differ, the most careful one. */
+function longest(text) {
+  const members = (text ?? "").split(",").map((member) => parseDecimal(member.trim()));
+  return members.includes(null) ? null : Math.max(...members);
 }
 
 function fromRetryAfter(headers, nowMs) {
+  for (const name of MILLISECOND_FIELDS) {
+    const found = wait(longest(headers.get(name)), name);
+    if (found !== null) return found;
+  }
   const text = headers.get("retry-after") ?? "";
   const at = parseHttpDate(text, nowMs);
-  if (at !== null) return positive(at - serverNowMs(headers, nowMs));
-  const members = text.split(",").map((member) => parseDecimal(member.trim()));
-  if (members.includes(null)) return null;
-  return positive(Math.max(...members) * 1_000); // joined duplicates: the most careful one
+  if (at !== null) return wait(at - serverNowMs(headers, nowMs), "retry-after");
+  const seconds = longest(text);
+  return wait(seconds === null ? null : seconds * 1_000, "retry-after");
 }
 
 function isCount(value) {
   return typeof value === "number" && value >= 0;
 }
 
-/** The longest `t` among policies with nothing left; a policy without `r` breaks the field. */
+/** The longest `t` among policies with nothing left; an item without `r` breaks the whole field. */
 function fromRateLimit(headers) {
   const text = headers.get("ratelimit");
-  if (!text || (parseDecimal(headers.get("age") ?? "") ?? 0) > 0) return null;
+  if (!text || isCached(headers)) return null;
   const items = parseList(text);
   if (items !== null && items.length > 0 && items.every((item) => typeof item.name === "string")) {
     if (!items.every((item) => isCount(item.parameters.get("r")))) return null;
     const waits = items
       .filter((item) => item.parameters.get("r") === 0 && isCount(item.parameters.get("t")))
       .map((item) => item.parameters.get("t"));
-    return waits.length > 0 ? positive(Math.max(...waits) * 1_000) : null;
+    return waits.length > 0 ? wait(Math.max(...waits) * 1_000, "ratelimit") : null;
   }
   const legacy = parseDictionary(text);
-  if (legacy === null || !isCount(legacy.get("reset"))) return null;
-  return (legacy.get("remaining") ?? 0) === 0 ? positive(legacy.get("reset") * 1_000) : null;
+  if (legacy === null || !isCount(legacy.get("reset")) || (legacy.get("remaining") ?? 0) !== 0) return null;
+  return wait(legacy.get("reset") * 1_000, "ratelimit");
 }
 
 /** A bare reset is seconds from now, or an epoch in seconds, milliseconds, micro- or nanoseconds. */
@@ -97,36 +112,27 @@ function resetMs(text, headers, nowMs) {
   return waitMs <= YEAR_MS ? waitMs : null;
 }
 
-const VENDOR_LIMITS = [
-  ["ratelimit-remaining", "ratelimit-reset"],
-  ["x-ratelimit-remaining", "x-ratelimit-reset"],
-  ...["requests", "tokens"].map((unit) => [`x-ratelimit-remaining-${unit}`, `x-ratelimit-reset-${unit}`]),
-  ...["requests", "tokens", "input-tokens", "output-tokens"].map((unit) => [
-    `anthropic-ratelimit-${unit}-remaining`,
-    `anthropic-ratelimit-${unit}-reset`,
-  ]),
-];
-
-function fromVendorResets(headers, nowMs) {
-  let longest = null;
-  for (const [remaining, reset] of VENDOR_LIMITS) {
+/** The longest reset among limits with nothing left; one with some left has not bitten. */
+function fromResets(headers, nowMs) {
+  let best = null;
+  for (const [remaining, reset] of isCached(headers) ? [] : LIMITS) {
     const left = headers.get(remaining);
     if (!headers.has(reset) || (left !== undefined && parseDecimal(left) !== 0)) continue;
-    const waitMs = positive(resetMs(headers.get(reset), headers, nowMs));
-    if (waitMs !== null) longest = Math.max(longest ?? 0, waitMs);
+    const found = wait(resetMs(headers.get(reset), headers, nowMs), reset);
+    if (found !== null && found.waitMs > (best?.waitMs ?? 0)) best = found;
   }
-  return longest;
+  return best;
 }
 
 function fromBody(error) {
   for (const [name, unitMs] of [["retry_after_ms", 1], ["retry_after", 1_000]]) {
     const value = error[name];
     const number = typeof value === "string" ? parseDecimal(value.trim()) : value;
-    if (typeof number === "number" && Number.isFinite(number) && number > 0) return number * unitMs;
+    if (typeof number === "number" && Number.isFinite(number) && number > 0) return wait(number * unitMs, "body");
   }
   const details = Array.isArray(error.details) ? error.details : [];
   const info = details.find((detail) => typeof detail?.retryDelay === "string");
-  return info === undefined ? null : positive(parseDuration(info.retryDelay));
+  return info === undefined ? null : wait(parseDuration(info.retryDelay), "body");
 }
 
 function text(value) {
@@ -159,30 +165,17 @@ const EXHAUSTED = new Set(["insufficient_quota", "quota_exhausted", "billing_har
 export function parseAdvice({ status, headers, body, nowMs = Date.now() }) {
   const found = collect(headers);
   const error = errorObject(body);
-  const sources = [
-    ["retry-after-ms", () => fromRetryAfterMs(found)],
-    ["retry-after", () => fromRetryAfter(found, nowMs)],
-    ["ratelimit", () => fromRateLimit(found)],
-    ["vendor", () => fromVendorResets(found, nowMs)],
-    ["body", () => fromBody(error)],
-  ];
   const isRefusal = status === 429 || status === 503 || status === 529;
-  let waitMs = null;
-  let source = null;
-  for (const [name, read] of isRefusal ? sources : []) {
-    waitMs = read();
-    if (waitMs !== null) {
-      source = name;
-      break;
-    }
-  }
-  const veto = found.get("x-should-retry")?.toLowerCase() === "false";
+  const advised =
+    fromRetryAfter(found, nowMs) ?? fromRateLimit(found) ?? fromResets(found, nowMs) ?? fromBody(error);
+  const word = found.get("x-should-retry")?.toLowerCase();
+  const isFinal = word === "false" || EXHAUSTED.has(error.code) || EXHAUSTED.has(error.type);
   return {
     status,
-    waitMs,
-    source,
+    waitMs: advised?.waitMs ?? null,
+    source: advised?.source ?? null,
     isRefusal,
-    mayRetry: isRefusal && !veto && !EXHAUSTED.has(error.code) && !EXHAUSTED.has(error.type),
+    mayRetry: isRefusal && !isFinal,
     reason: text(error.reason) ?? text(error.code) ?? text(error.type),
     scope: text(error.scope),
     message: text(error.message) ?? text(error.detail) ?? text(error.title),

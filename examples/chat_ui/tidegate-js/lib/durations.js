@@ -82,12 +82,18 @@ export function parseDuration(text) {
   return at > 0 && Number.isFinite(totalMs) ? totalMs : null;
 }
 
+/** Every larger figure means the same to a person, and sums of it stay exact: three centuries in seconds. */
+export const HUGE_SECONDS = 1e10;
+
 /**
- * A plain decimal number: ASCII digits with at most one point. No sign, exponent or separator.
+ * A plain decimal number: ASCII digits with at most one point. No sign and no separator. A number with an
+ * exponent is believed only when it says a million or more: there the opposite mistake, to come back
+ * early, would be the worse one.
  * @param {string} text
  * @returns {number | null} finite and at least 0
  */
 export function parseDecimal(text) {
-  if (text.length > 400 || !/^[0-9]+(?:\.[0-9]+)?$/.test(text)) return null;
-  return Number(text);
+  if (/^[0-9]+(?:\.[0-9]+)?$/.test(text)) return Math.min(Number(text), Number.MAX_VALUE);
+  const exponent = /^[0-9]+(?:\.[0-9]+)?[eE]\+?([0-9]{1,6})$/.exec(text);
+  return exponent !== null && Number(exponent[1]) >= 6 ? Math.min(Number(text), Number.MAX_VALUE) : null;
 }

@@ -1,7 +1,7 @@
 // Server-sent events read from a fetch, comments included.
 //
 // Law of this file: one generator, which gives each event as soon as its blank line has come, however
-// the bytes were cut. EventSource is no use here: it hides the status and the headers of a refusal.
+// the bytes were cut; a line that was cut off is none. EventSource is no use here: it hides the status and the headers of a refusal.
 
 const MAX_EVENT_CHARACTERS = 4_000_000; // an endless line must not fill the memory
 
@@ -42,7 +42,8 @@ export async function* readEvents(response) {
       const held = !done && pending.endsWith("\r") ? "\r" : "";
       const whole = pending.slice(0, pending.length - held.length).replace(/\r\n?/g, "\n");
       const blocks = whole.split("\n\n");
-      pending = (done ? "" : blocks.pop()) + held;
+      // At the end a last event may lack its blank line, but not the end of its line.
+      if (!done || !whole.endsWith("\n")) pending = blocks.pop() + held;
       for (const block of blocks) {
         const event = parseBlock(block);
         if (event !== null) yield event;
