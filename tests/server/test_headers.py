@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
+import http_sf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

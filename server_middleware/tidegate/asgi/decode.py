@@ -50,7 +50,7 @@ def _decode_leniently(data: bytes) -> Any:
         return None
 
 
-def _decode_form(data: bytes) -> dict[str, Any]:
+def _decode_form(data: bytes) -> dict[str, Any] | None:
     """A multipart form (RFC 7578), as audio is uploaded; the boundary is taken from the body itself."""
     boundary = data.partition(b"\r\n")[0].rstrip()
     fields: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def _decode_form(data: bytes) -> dict[str, Any]:
             key = name[1].decode("latin-1")
             is_file = _FILE_NAME.search(head) is not None
             fields[key] = Upload(len(content)) if is_file else content.decode("utf-8", "replace")
-    return fields
+    return fields or None
 
 
 def as_int(value: object) -> int | None:

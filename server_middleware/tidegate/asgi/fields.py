@@ -125,9 +125,9 @@ def _prompt_logprobs_field(fields: Fields) -> str | None:
             return "prompt_logprobs"
         if as_bool(part.get("decoder_input_details")):
             return "decoder_input_details"
-    wants_logprobs = (
-        fields.get("logprobs") not in (None, False) or (as_int(fields.get("top_logprobs")) or 0) > 0
-    )
+    logprobs = fields.get("logprobs")
+    wants_logprobs = logprobs is not None and logprobs is not False  # 0 asks for the chosen token's
+    wants_logprobs = wants_logprobs or (as_int(fields.get("top_logprobs")) or 0) > 0
     if as_bool(fields.get("echo")) and wants_logprobs:
         return "echo"
     starts = fields.get("logprob_start_len")

@@ -61,7 +61,8 @@ class Tally:
                 else:
                     stack.extend(item)
             elif isinstance(item, dict):
-                if item.get("type") in _MEDIA_TYPES or not _MEDIA_KEYS.isdisjoint(item):
+                kind = item.get("type")
+                if (isinstance(kind, str) and kind in _MEDIA_TYPES) or not _MEDIA_KEYS.isdisjoint(item):
                     self.media(item)
                 else:
                     stack.extend(item.values())
