@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.asgi.middleware import AdmissionMiddleware
     from tidegate.core.reading import InvalidReading, Reading
-    from tidegate.settings import InvalidSettings, Settings
+    from tidegate.settings import Settings
+    from tidegate.settings_errors import InvalidSettings
     from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 __all__ = [
@@ -32,7 +33,7 @@ _HOMES = {
     "AdmissionMiddleware": "tidegate.asgi.middleware",
     "EventKind": "tidegate.telemetry.events",
     "InvalidReading": "tidegate.core.reading",
-    "InvalidSettings": "tidegate.settings",
+    "InvalidSettings": "tidegate.settings_errors",
     "Reading": "tidegate.core.reading",
     "Settings": "tidegate.settings",
 }

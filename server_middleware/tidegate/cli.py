@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 
-from tidegate.settings import InvalidSettings
+from tidegate.settings_errors import InvalidSettings
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -156,11 +156,19 @@ class Exchange:
         self._emit(EventKind.ENDED, self._around.clock(), settlement)
 
     def _settlement(self, ending: Ending) -> Settlement:
-        usage = self._counter.usage if self._counter is not None else None
-        prompt, output = usage if usage is not None else (None, None)
+        prompt, output = self._usage()
         if output is None and ending is Ending.COMPLETED and self._output_tokens:
             output = round(self._output_tokens)
         return Settlement(ending=ending, prompt_tokens=prompt, output_tokens=output)
+
+    def _usage(self) -> tuple[int | None, int | None]:
+        """(prompt tokens, output tokens) as the engine reported them."""
+        try:
+            usage = self._counter.usage if self._counter is not None else None
+        except Exception as error:  # noqa: BLE001 - the lease ends all the same
+            self._around.on_fault("usage", error)
+            usage = None
+        return usage if usage is not None else (None, None)
 
     def _emit(self, kind: EventKind, now: float, settlement: Settlement | None = None) -> None:
         prompt = settlement.prompt_tokens if settlement else None

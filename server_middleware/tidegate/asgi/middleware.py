@@ -19,7 +19,8 @@ from tidegate.asgi.runtime import Parts, Runtime
 from tidegate.asgi.types import App, Message, Receive, Scope, Send
 from tidegate.core.decisions import Uniform
 from tidegate.probes.function import ProbeLike
-from tidegate.settings import InvalidSettings, Mode, Settings
+from tidegate.settings import Mode, Settings
+from tidegate.settings_errors import InvalidSettings
 from tidegate.telemetry.events import Hook
 
 logger = logging.getLogger("tidegate")

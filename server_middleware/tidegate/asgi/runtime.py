@@ -30,7 +30,8 @@ from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
 from tidegate.probes.poller import Poller
-from tidegate.settings import InvalidSettings, Mode, Settings
+from tidegate.settings import Mode, Settings
+from tidegate.settings_errors import InvalidSettings
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
 from tidegate.telemetry.log import LogHook
 
@@ -138,8 +139,12 @@ class Runtime:
         self.set_mode(cast("Mode", mode), "by the operator")
 
     def statistics(self) -> Statistics:
-        """A snapshot of the gate."""
-        return self.room.statistics()
+        """A snapshot of the gate; an empty one if the gate is too broken to tell."""
+        try:
+            return self.room.statistics()
+        except Exception as error:  # noqa: BLE001 - neither the console nor the shutdown may fail by it
+            self.faults.record("statistics", error)
+            return Statistics(is_open=True)
 
     def _probe(self) -> Probe:
         if self._parts.probe is not None:
@@ -172,11 +177,7 @@ class Runtime:
 
     def _tick_once(self) -> None:
         self.door.look_for_blocked_sends(self._parts.clock())
-        try:
-            statistics = self.statistics()
-        except Exception as error:  # noqa: BLE001 - a broken snapshot must not end the ticker
-            self.faults.record("statistics", error)
-            return
+        statistics = self.statistics()
         for instance in statistics.instances:
             if self._states.get(instance.name) != instance.state:
                 self._states[instance.name] = instance.state

@@ -1,0 +1,205 @@
+"""Start, stop, mode and loops: how the middleware lives inside a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.bed import App, Level, Raw, bed, until
+from tidegate import AdmissionMiddleware, Settings
+from tidegate.asgi.types import Message
+from tidegate.telemetry.events import EventKind
+
+
+async def drive_lifespan(gate: AdmissionMiddleware, *messages: str) -> list[Message]:
+    """Send lifespan messages and collect the answers."""
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+    for kind in messages:
+        incoming.put_nowait({"type": f"lifespan.{kind}"})
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await gate({"type": "lifespan", "asgi": {"version": "3.0"}}, incoming.get, send)
+    return sent
+
+
+async def test_it_starts_with_the_app_and_stops_with_it() -> None:
+    """The poller runs between startup and shutdown and leaves no task behind."""
+    gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)
+    before = asyncio.all_tasks()
+    sent = await drive_lifespan(gate, "startup", "shutdown")
+    assert [message["type"] for message in sent] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"settings": 7}, "settings is 7"),
+        ({"probe": 7}, "probe is 7"),
+    ],
+)
+async def test_a_wrong_argument_is_told_by_startup_failed(arguments: dict[str, Any], told: str) -> None:
+    """The server says why it does not start; it never answers 500 to everything."""
+    sent = await drive_lifespan(AdmissionMiddleware(App(), **arguments), "startup")
+    assert sent[0]["type"] == "lifespan.startup.failed"
+    assert told in sent[0]["message"]
+
+
+async def test_a_wrong_setting_is_told_by_startup_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The field, the value and the way out."""
+    monkeypatch.setenv("TIDEGATE_KV__HIGH_WATERMARK", "82")
+    sent = await drive_lifespan(AdmissionMiddleware(App()), "startup")
+    assert "kv.high_watermark is 82.0" in sent[0]["message"]
+    assert "0.82" in sent[0]["message"]
+
+
+async def test_without_lifespan_a_wrong_setting_is_a_503_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guarded requests are told; health still works."""
+    monkeypatch.setenv("TIDEGATE_MODE", "enforced")
+    gate = AdmissionMiddleware(App())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://x") as client:
+        refused = await client.post("/v1/completions", json={"prompt": "x"})
+        assert refused.status_code == 503
+        assert "mode is 'enforced'" in refused.json()["error"]["message"]
+        assert (await client.get("/health")).status_code == 200
+
+
+def test_one_middleware_serves_two_event_loops() -> None:
+    """Built at import, used under two `asyncio.run`: nothing is bound to a dead loop."""
+    gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)
+
+    async def once() -> int:
+        transport = httpx.ASGITransport(gate)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            status = (await client.post("/v1/completions", json={"prompt": "x"})).status_code
+        assert gate._runtime is not None
+        await gate._runtime.stop()
+        return status
+
+    for _ in range(2):
+        gate.app = App()  # its own event belongs to a loop as well
+        assert asyncio.run(once()) == 200
+
+
+async def test_shadow_counts_what_enforce_would_have_held_and_lets_it_pass() -> None:
+    """Roll-out without risk."""
+    async with bed(level=Level(kv_usage=0.97), mode="shadow", queue={"max_requests": 1}) as b:
+        for _ in range(3):
+            assert (await b.post()).status_code == 200
+        assert b.count(EventKind.SHADOWED) == 3
+        assert b.count(EventKind.REFUSED) == 0
+        assert b.runtime.statistics().queued == 0
+
+
+async def test_off_asks_the_gate_nothing() -> None:
+    """The app alone, as if nothing stood before it."""
+    async with bed(level=Level(kv_usage=0.97), mode="off") as b:
+        assert (await b.post()).status_code == 200
+        assert b.runtime.statistics().admitted == 0
+
+
+async def test_the_mode_is_switched_while_streams_run_and_callers_wait() -> None:
+    """The running stream is not touched; whoever waits goes on at once."""
+    async with bed(kv={"max_sequences": 1}) as b:
+        b.app.go.clear()
+        running, waiting = b.send(), b.send()
+        await until(lambda: b.runtime.statistics().queued == 1)
+        b.gate.mode = "off"
+        await until(lambda: b.app.running == 2)
+        b.app.go.set()
+        assert [(await sent).status_code for sent in (running, waiting)] == [200, 200]
+        b.gate.mode = "enforce"
+        assert (await b.post()).status_code == 200
+        assert [event.reason for event in b.events if event.kind is EventKind.MODE] == [
+            "enforce",
+            "off",
+            "enforce",
+        ]
+
+
+async def test_the_operator_switches_the_mode_by_http() -> None:
+    """From this machine, by curl; not by a web page and not from elsewhere."""
+    async with bed() as b:
+        url = "http://127.0.0.1/tidegate/mode"
+        assert (await b.client.put(url, content="shadow")).status_code == 200
+        assert b.gate.mode == "shadow"
+        assert (await b.client.put(url, content="loud")).status_code == 400
+        assert (await b.client.put(url, content="off", headers={"origin": "http://evil"})).status_code == 403
+        b.app.started = 0
+        await b.client.put(url, content="off", headers={"x-forwarded-for": "203.0.113.7"})
+        assert b.app.started == 1, "for a stranger the path is the app's"
+        assert b.gate.mode == "shadow"
+
+
+async def test_an_admin_token_opens_the_mode_from_anywhere() -> None:
+    """And a wrong one does not."""
+    token = "correct-horse-battery"
+    async with bed(console={"admin_token": token, "allow_loopback": False}) as b:
+        wrong = await b.client.put("/tidegate/mode", content="off", headers={"authorization": "Bearer nope"})
+        assert wrong.status_code == 401
+        right = await b.client.put(
+            "/tidegate/mode", content="off", headers={"authorization": f"Bearer {token}"}
+        )
+        assert right.status_code == 200
+        assert b.gate.mode == "off"
+
+
+async def test_draining_sends_the_waiting_away_and_lets_the_running_end() -> None:
+    """503 with a time to come back, at once."""
+    async with bed(kv={"max_sequences": 1}) as b:
+        b.app.go.clear()
+        running = b.send()
+        await until(lambda: b.app.running == 1)
+        waiting = b.send()
+        await until(lambda: b.runtime.statistics().queued == 1)
+        b.runtime.drain()
+        refused = await waiting
+        assert refused.status_code == 503
+        assert refused.json()["error"]["reason"] == "draining"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await b.post()).status_code == 503
+        b.app.go.set()
+        assert (await running).status_code == 200
+
+
+async def test_sigterm_drains_although_the_server_waits_for_its_requests_first() -> None:
+    """Servers tell the app of the shutdown only after the last request; the signal is heard before."""
+    heard: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        async with bed(level=Level(kv_usage=0.97)) as b:
+            waiting = b.send()
+            await until(lambda: b.runtime.statistics().queued == 1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert (await waiting).status_code == 503
+            assert heard == [signal.SIGTERM], "the server's own handler runs too"
+    finally:
+        assert signal.getsignal(signal.SIGTERM) is not previous
+        signal.signal(signal.SIGTERM, previous)
+
+
+async def test_many_leave_at_once_and_nothing_is_left_behind() -> None:
+    """A hundred waiting callers hang up in one instant."""
+    async with bed(level=Level(kv_usage=0.97)) as b:
+        raws = [Raw(b.gate) for _ in range(100)]
+        await until(lambda: b.runtime.statistics().queued == 100)
+        for raw in raws:
+            raw.leave()
+        await asyncio.gather(*(raw.task for raw in raws))
+        statistics = b.runtime.statistics()
+        assert (statistics.queued, statistics.running, statistics.queued_bytes) == (0, 0, 0)
+        assert b.runtime.room._waiters == {}
