@@ -149,14 +149,14 @@ async def test_a_percentage_over_http_is_refused_with_the_way_out() -> None:
     ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
 )
 async def test_packed_pages_are_read(encoding: str, pack: Any) -> None:
-    """gzip and deflate are asked for and unpacked."""
+    """The engine is not asked to pack, which costs it time; a page packed all the same is unpacked."""
     async with serving(answer(pack(PAGE), headers=f"content-encoding: {encoding}\r\n")) as server:
         source = probe(server)
         (reading,) = await source.read()
         await source.aclose()
 
     assert reading.kv_usage == 0.7734375
-    assert "accept-encoding: gzip, deflate" in server.requests[0].lower()
+    assert "accept-encoding: identity" in server.requests[0].lower()
 
 
 async def test_a_redirect_within_the_host_is_followed() -> None:

@@ -193,6 +193,24 @@ async def test_whatever_a_source_raises_is_reported_and_polling_goes_on(error: E
     assert rig.readings == [at(0.5)]
 
 
+async def test_a_source_that_cancels_itself_does_not_end_the_polling() -> None:
+    """A CancelledError out of a source is its failure, not the poller's end."""
+
+    class Cancelling(Source):
+        async def read(self) -> Sequence[Reading]:
+            self.at.append(0.0)
+            raise asyncio.CancelledError
+
+    source = Cancelling()
+    rig = Rig(source)
+    rig.poller.start()
+    await rig.clock.advance(1.0)
+    await rig.poller.stop()
+
+    assert len(source.at) == 2
+    assert "cancelled" in rig.failures[0][1]
+
+
 async def test_an_empty_answer_is_a_failure() -> None:
     """No reading is not no load."""
 

@@ -34,8 +34,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "vllm",
         {
             "kv_usage": 0.98,
-            "waiting": 40,
-            "waiting_for_capacity": 38,
+            "waiting": 41,
+            "waiting_for_capacity": 39,
             "running": 42,
             "capacity_tokens": 32768,
             "block_tokens": 16,
@@ -214,7 +214,7 @@ def test_each_engine_of_a_data_parallel_page_on_request() -> None:
     hot, cool = read(page("vllm_0.32.0_dp2"), per_engine=True)
 
     assert (hot.instance, hot.kv_usage, hot.waiting, hot.capacity_tokens) == ("e#0", 0.98, 40, 16384)
-    assert (cool.instance, cool.kv_usage, cool.waiting, cool.capacity_tokens) == ("e#1", 0.1, 0, 16384)
+    assert (cool.instance, cool.kv_usage, cool.waiting, cool.capacity_tokens) == ("e#1", 0.1, 1, 16384)
     assert (hot.preemptions, cool.preemptions) == (9.0, 1.0)
 
 
@@ -295,6 +295,31 @@ def test_stated_tokens_come_before_blocks() -> None:
     assert reading.capacity_tokens == 5000
 
 
+def test_caches_of_different_sizes_have_no_one_capacity() -> None:
+    """Two models in one engine, each with a cache: a level of one times the size of the other means nothing."""
+    lines = ['sglang:token_usage{model_name="a"} 0.5']
+    lines += [
+        f'sglang:max_total_num_tokens{{model_name="{model}"}} {size}' for model, size in (("a", 5), ("b", 9))
+    ]
+
+    (reading,) = read("\n".join(lines).encode() + b"\n")
+
+    assert reading.capacity_tokens is None
+
+
+def test_what_the_page_states_once_is_not_shared_out() -> None:
+    """Beside two engines, a count without a rank belongs to neither; a limit without one holds for both."""
+    lines = [f'sglang:token_usage{{dp_rank="{rank}"}} 0.5' for rank in (0, 1)]
+    lines += ["sglang:generation_tokens_total 100", "sglang:context_len 4096"]
+    text = "\n".join(lines).encode() + b"\n"
+
+    (fused,) = read(text)
+    apart = read(text, per_engine=True)
+
+    assert (fused.generation_tokens, fused.max_model_tokens) == (100.0, 4096)
+    assert [(reading.generation_tokens, reading.max_model_tokens) for reading in apart] == [(None, 4096)] * 2
+
+
 @pytest.mark.parametrize("blocks", ["None", "0", ""])
 def test_an_unmeasured_capacity_is_unknown(blocks: str) -> None:
     """Before vLLM has sized its cache the labels hold no number; that is no capacity of nothing."""
@@ -304,8 +329,15 @@ def test_an_unmeasured_capacity_is_unknown(blocks: str) -> None:
             f'cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1',
         )
     )
+    (stated,) = read(
+        vllm(
+            'kv_cache_usage_perc{engine="0"} 0',
+            f'cache_config_info{{engine="0",kv_cache_size_tokens="{blocks}"}} 1',
+        )
+    )
 
     assert reading.capacity_tokens is None
+    assert stated.capacity_tokens is None
 
 
 def test_a_percentage_is_refused_with_the_way_out() -> None:

@@ -39,7 +39,8 @@ class BoundedHttp:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._headers = {
-            "Accept-Encoding": "gzip, deflate",
+            # Packing a page costs the engine's server more than sending it to a neighbour.
+            "Accept-Encoding": "identity",
             "User-Agent": "tidegate-probe",
             **(headers or {}),
         }

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.reading import Reading
 from .protocol import Probe, ProbeError, as_readings, close
@@ -142,11 +143,14 @@ class Poller:
         if source.reading is not None and not source.reading.done():
             raise ProbeError(f"{source.name}: the previous reading has not come back yet.")
         source.reading = asyncio.ensure_future(source.probe.read())
+        source.reading.add_done_callback(_look_at)
         # wait, unlike wait_for, does not stay for a source that swallows its cancellation.
         done, _ = await asyncio.wait({source.reading}, timeout=self._pace.timeout_s)
         if not done:
             source.reading.cancel()
             raise ProbeError(f"{source.name}: no reading within {self._pace.timeout_s:g} s.")
+        if source.reading.cancelled():
+            raise ProbeError(f"{source.name}: the reading was cancelled.")
         return as_readings(source.reading.result())
 
     async def _pause(self, source: _Source, readings: Sequence[Reading], started: float) -> None:
@@ -199,6 +203,12 @@ class _Source:
         self.reading = None
         self.failures = 0
         self.nudged = asyncio.Event()
+
+
+def _look_at(reading: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that one that comes too late is not reported as never retrieved."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _idle(reading: Reading) -> bool:
