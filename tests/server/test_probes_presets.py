@@ -296,7 +296,7 @@ def test_stated_tokens_come_before_blocks() -> None:
 
 
 def test_caches_of_different_sizes_have_no_one_capacity() -> None:
-    """Two models in one engine, each with a cache: a level of one times the size of the other means nothing."""
+    """Two models in one engine, each with a cache: one level times the other size means nothing."""
     lines = ['sglang:token_usage{model_name="a"} 0.5']
     lines += [
         f'sglang:max_total_num_tokens{{model_name="{model}"}} {size}' for model, size in (("a", 5), ("b", 9))
