@@ -1,0 +1,43 @@
+"""The engine of the demo: the simulator with the gate in front, small enough that a flood fills it."""
+
+from __future__ import annotations
+
+from tidegate import AdmissionMiddleware, Reading, Settings
+from tidegate.testing import EngineApp, EngineOptions, create_engine_app
+
+MODEL = "simulated"
+CHAT_KEY = "demo-chat-key"
+"""The whole chat is one tenant: the person at the page shares its seats with the flood."""
+
+ENGINE = EngineOptions(num_blocks=512, block_tokens=16, max_model_tokens=4096, step_s=0.02)
+"""Some 8,000 tokens of KV cache: about twenty long answers at a time."""
+
+
+def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
+    """An engine simulator behind the gate, with a short queue so that a flood shows refusals too."""
+    engine = create_engine_app(options, model=MODEL)
+    settings = Settings.load(
+        tenants=[{"name": "chat", "keys": [CHAT_KEY], "max_queued": 24}],
+        classes=[{"name": "standard", "kv_ceiling": 0.97, "max_queued": 24, "max_wait_s": 8.0}],
+        metrics=False,
+    )
+
+    def probe() -> Reading:
+        return _reading(engine, options)
+
+    return AdmissionMiddleware(engine, settings=settings, probe=probe)
+
+
+def _reading(engine: EngineApp, options: EngineOptions) -> Reading:
+    stats = engine.stats()
+    return Reading(
+        kv_usage=stats.kv_usage,
+        waiting=stats.waiting,
+        running=stats.running,
+        preemptions=stats.preemptions,
+        generation_tokens=stats.generation_tokens,
+        capacity_tokens=options.usable_tokens,
+        block_tokens=options.block_tokens,
+        max_sequences=options.max_sequences,
+        max_model_tokens=options.max_model_tokens,
+    )
