@@ -30,7 +30,7 @@ from tidegate.asgi.body import BodyOptions
 from tidegate.asgi.classify import GuardOptions
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.fields import FieldPolicy
-from tidegate.asgi.identity import IdentityOptions, TenantKeys
+from tidegate.asgi.identity import IdentityOptions, Resolver, TenantKeys
 from tidegate.asgi.replies import ReplyOptions
 from tidegate.console.options import ConsoleOptions
 from tidegate.core.options import (
@@ -99,7 +99,6 @@ class Settings(BaseSettings):
     kv: Annotated[KvOptions, known_fields(KvOptions)] = KvOptions()
     queue: Annotated[QueueOptions, known_fields(QueueOptions)] = QueueOptions()
     classes: tuple[Annotated[ClassOptions, known_fields(ClassOptions)], ...] = DEFAULT_CLASSES
-    default_class: str = "standard"
     tenants: tuple[TenantSettings, ...] = ()
     default_tenant: Annotated[TenantLimits, known_fields(TenantLimits)] = TenantLimits()
     max_tenants: int = Field(default=10_000, ge=1)
@@ -148,7 +147,7 @@ class Settings(BaseSettings):
         refuse_unknown_variables(cls)
         try:
             settings = cls(**overrides)
-            settings.gate_options()
+            settings.check()
         except ValidationError as error:
             raise InvalidSettings(told(cls, error)) from error
         except SettingsError as error:
@@ -157,13 +156,27 @@ class Settings(BaseSettings):
             raise InvalidSettings(str(error)) from error
         return settings
 
+    def check(self) -> None:
+        """What only shows when the groups are seen together.
+
+        Raises:
+            ValueError: a class that does not exist, a key that two tenants share.
+        """
+        options = self.gate_options()
+        Resolver(
+            self.tenant_keys(),
+            self.identity,
+            classes=[row.name for row in options.classes],
+            default_class=self.default_tenant.priority_class,
+        )
+
     def gate_options(self) -> GateOptions:
         """The part that the pure core needs."""
         return GateOptions(
             kv=self.kv,
             queue=self.queue,
             classes=self.classes,
-            default_class=self.default_class,
+            default_class=self.default_tenant.priority_class,
             tenants={tenant.name: tenant.limits() for tenant in self.tenants},
             default_tenant=self.default_tenant,
             backoff=self.backoff,

@@ -155,5 +155,5 @@ class AdmissionMiddleware:
 def _checked(settings: object) -> Settings:
     if not isinstance(settings, Settings):
         raise InvalidSettings(f"settings is {settings!r}: pass a tidegate.Settings, e.g. Settings.load(...).")
-    settings.gate_options()
+    settings.check()
     return settings
