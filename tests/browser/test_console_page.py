@@ -65,7 +65,10 @@ async def test_plots_have_the_history(page: Page, gate: FakeGate, url: str) -> N
     gate.tick()
     await expect(page.locator("#link")).to_have_text("live")
     await page.wait_for_function(
-        "count => document.querySelector('#level-plot .line.level').getAttribute('d').split('L').length > count",
+        """least => {
+            const line = document.querySelector("#level-plot .line.level");
+            return line.getAttribute("d").split("L").length > least;
+        }""",
         arg=before + 1,
     )
 

@@ -136,7 +136,7 @@ const chinese = {
   },
 };
 
-const TABLES = { en: english, zh: chinese };
+export const TABLES = { en: english, zh: chinese };
 let words = english;
 
 /** The present language's table. */
