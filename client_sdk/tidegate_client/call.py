@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import uuid
 from typing import Any
 
-from .core.advice import NO_ADVICE
+from .board import Board, Turn
+from .core.advice import Advice
 from .core.decision import (
     Answered,
     Decision,
@@ -22,65 +22,113 @@ from .core.decision import (
     Outcome,
     Progress,
     Resend,
+    Why,
+    cooldown,
     decide,
     is_refusal,
 )
-from .core.events import WaitEvent
 from .core.policy import RetryPolicy
-from .errors import RateLimited
 from .fields import advice_from, refusal_from
+from .identity import origin_key, origin_name, part_key, part_keys
 from .library import Library
 from .options import current_options
 from .replay import can_replay
+from .spent import Spent, continued, remember, target_of
+from .stamp import SDK_ATTEMPT_HEADER, Timeouts, key, stamp
 from .timebase import Timebase
-from .waits import OnWait, tell
+from .waits import OnWait
 
 _ids = itertools.count(1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setup:
+    """What all calls of one transport have in common."""
+
+    library: Library
+    policy: RetryPolicy
+    timebase: Timebase
+    board: Board
+    on_wait: OnWait | None
 
 
 class Call:
     """The state of one call. Not safe for concurrent use; a call belongs to one task or thread."""
 
-    def __init__(
-        self, request: Any, policy: RetryPolicy, library: Library, timebase: Timebase, on_wait: OnWait | None
-    ) -> None:
+    def __init__(self, request: Any, setup: Setup) -> None:
         options = current_options()
         self.request = request
-        self.policy = dataclasses.replace(policy, **options.changes) if options.changes else policy
-        self.library = library
-        self.timebase = timebase
-        self.on_wait = options.on_wait or on_wait
+        self.setup = setup
+        self.policy = (
+            dataclasses.replace(setup.policy, **options.changes) if options.changes else setup.policy
+        )
+        self.on_wait = options.on_wait or setup.on_wait
         self.call_id = next(_ids)
-        self.started = timebase.monotonic()
-        self.waited_s = 0.0
-        self.attempt = 0
         self.decision: Decision = Deliver()
         self.answered: Answered | None = None
-        self._timeouts: dict[str, Any] | None = None
+        self.last_response: Any = None
+        spent = continued(request)
+        self.attempt = spent.attempts if spent else 0
+        self.waited_s = spent.waited_s if spent else 0.0
+        self.started = spent.started if spent else setup.timebase.monotonic()
+        self.former_error = spent.error if spent else None
+        self._key = key(request, spent.key if spent else None) if self.policy.announce else None
+        self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
+        self.not_before = 0.0
+        origin = setup.board.origin(origin_key(request), origin_name(request), self.policy.slow_start)
+        self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
 
     @property
-    def left_s(self) -> float:
-        """Seconds until the caller's deadline; infinity without one."""
+    def left_s(self) -> float | None:
+        """Seconds until the caller's deadline; None without one."""
         deadline_s = self.policy.deadline_s
-        return math.inf if deadline_s is None else self.started + deadline_s - self.timebase.monotonic()
+        return None if deadline_s is None else self.started + deadline_s - self.setup.timebase.monotonic()
+
+    @property
+    def reason(self) -> str:
+        """Why the call waits, in the server's word where it gave one."""
+        if isinstance(self.decision, Resend):
+            return self.decision.reason
+        return self.answered.refusal.reason if self.answered else ""
+
+    def leave(self) -> None:
+        """End an attempt that says nothing about the server, or stop waiting. Harmless when repeated."""
+        timebase = self.setup.timebase
+        self.setup.board.leave(self.turn, timebase.monotonic(), timebase.uniform)
+
+    def room_s(self, now: float) -> float:
+        """Seconds the call may still wait from `now` on."""
+        left_s = math.inf if self.policy.deadline_s is None else self.started + self.policy.deadline_s - now
+        return min(self.policy.wait_budget_s - self.waited_s, left_s)
 
     def begin_attempt(self) -> Any:
         """Count an attempt, stamp the request for it and return it."""
         self.attempt += 1
+        left_s = self.left_s
         if self.policy.announce:
-            self._stamp(self.request.headers)
-        if self.policy.deadline_s is not None:
-            self._cap_timeouts()
+            stamp(self.request, self.attempt, left_s)
+        if self._timeouts is not None and left_s is not None:
+            self._timeouts.cap(left_s)
         return self.request
 
-    def answer_began(self) -> None:
-        """Give the caller's own time-outs back: from here on the answer's body is the caller's."""
+    def answer_began(self, response: Any) -> bool:
+        """Note an answer; True when it is a refusal and must be judged."""
         if self._timeouts is not None:
-            self.request.extensions["timeout"].update(self._timeouts)
+            self._timeouts.give_back()
+        if is_refusal(response.status_code, self.policy):
+            return True
+        timebase = self.setup.timebase
+        now = timebase.monotonic()
+        self.setup.board.let_in(self.turn, now, timebase.uniform)
+        if "ratelimit" in response.headers:
+            self._heed_nothing_left(advice_from(response.headers.multi_items(), timebase.wall()), now)
+        return False
 
-    def is_refusal(self, response: Any) -> bool:
-        """Whether this answer must be judged before the caller may have it."""
-        return is_refusal(response.status_code, self.policy)
+    def _heed_nothing_left(self, advice: Advice, now: float) -> None:
+        if advice.nothing_left_s is not None:
+            until = now + min(advice.nothing_left_s, self.policy.max_cooldown_s)
+            uniform = self.setup.timebase.uniform
+            self.setup.board.hold(self.turn.origin, now, until, self.policy.jitter_base_s, uniform)
 
     def accept(self) -> bool:
         """An answer that is no refusal: False, it is delivered."""
@@ -88,107 +136,61 @@ class Call:
         return False
 
     def judge_answer(self, response: Any, content: bytes) -> bool:
-        """Decide about an answer whose body (as far as it was read) is `content`; True to resend."""
-        advice = advice_from(response.headers.multi_items(), self.timebase.wall())
+        """Decide about a refusal whose body (as far as it was read) is `content`; True to resend."""
+        advice = advice_from(response.headers.multi_items(), self.setup.timebase.wall())
         self.answered = Answered(response.status_code, advice, refusal_from(content))
+        self.last_response = response
         return self._decide(self.answered)
 
     def judge_failure(self, error: BaseException) -> bool:
         """Decide about an attempt that failed before its answer began; True to resend."""
-        if isinstance(error, self.library.connect_errors):
-            return self._decide(Failed("connect"))
-        return self._decide(Failed("read" if isinstance(error, self.library.read_errors) else "other"))
+        kind = "other"
+        if isinstance(error, self.setup.library.connect_errors):
+            kind = "connect"
+        elif isinstance(error, self.setup.library.read_errors):
+            kind = "read"
+        resend = self._decide(Failed(kind))  # type: ignore[arg-type]
+        if not resend and SDK_ATTEMPT_HEADER in self.request.headers:
+            target = target_of(self.request)
+            remember(Spent(target, self.attempt, self.waited_s, self.started, self._key, error))
+        return resend
 
+    @property
     def upcoming_s(self) -> float:
-        """The wait before the next attempt, in seconds, drawn now; tells the listener."""
-        resend = self.decision
-        if not isinstance(resend, Resend):
-            raise AssertionError(f"no wait follows {resend}")
-        wait_s = resend.floor_s + resend.range_s * self.timebase.uniform()
-        self.tell_wait(wait_s, resend.reason, resend.source, resend.scope)
-        return wait_s
-
-    def tell_wait(self, wait_s: float, reason: str, source: str, scope: str) -> None:
-        """Tell the listener about a wait that starts now."""
-        if self.on_wait is None:
-            return
-        until, wall_until = self.timebase.monotonic() + wait_s, self.timebase.wall() + wait_s
-        url = self.request.url
-        origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
-        attempts = self.policy.max_attempts
-        event = WaitEvent(
-            reason, wait_s, until, wall_until, self.attempt + 1, attempts, origin, scope, source, self.call_id
-        )
-        tell(self.on_wait, event)
-
-    def ended(self, response: Any) -> Any:
-        """The answer as the caller gets it, after tenacity has let it through.
-
-        Raises:
-            RateLimited: a refusal stands and this caller gets errors.
-        """
-        if not isinstance(self.decision, GiveUp):
-            return response
-        response.request = self.request
-        error = self._error(response, self.decision)
-        if self._wants_response():
-            # The SDK on top would spend its own attempts on a refusal we have already judged.
-            response.headers["x-should-retry"] = "false"
-            response.extensions["tidegate"] = error
-            return response
-        raise error
-
-    def _wants_response(self) -> bool:
-        chosen = self.policy.on_give_up
-        return chosen == "response" or (chosen == "auto" and "x-stainless-lang" in self.request.headers)
-
-    def _error(self, response: Any, given_up: GiveUp) -> RateLimited:
-        answered = self.answered or Answered(response.status_code, NO_ADVICE)
-        error: RateLimited = self.library.rate_limited(
-            why=given_up.why,
-            retry_after=given_up.wait_s,
-            wall_now=self.timebase.wall(),
-            reason=answered.refusal.reason,
-            scope=answered.refusal.scope,
-            message=answered.refusal.message,
-            response=response,
-            attempts=self.attempt,
-        )
-        error.request = self.request  # type: ignore[attr-defined]  # an HTTPStatusError of the library has it
-        return error
+        """Seconds until the next attempt may go at the earliest; the lane may take longer."""
+        return max(0.0, self.not_before - self.setup.timebase.monotonic())
 
     def _decide(self, outcome: Outcome) -> bool:
+        left_s = self.left_s
         progress = Progress(
             self.attempt,
             self.waited_s,
-            self.left_s,
+            math.inf if left_s is None else left_s,
             self.policy.may_repeat(self.request.method),
             can_replay(self.request),
         )
         self.decision = decide(outcome, progress, self.policy)
+        if isinstance(self.decision, Resend) and not self._afford(self.decision):
+            self.decision = GiveUp(Why.RETRY_BUDGET) if isinstance(outcome, Answered) else Deliver()
+        self._tell_board(outcome)
         return isinstance(self.decision, Resend)
 
-    def _stamp(self, headers: Any) -> None:
-        if "x-stainless-retry-count" in headers:
-            headers["x-stainless-retry-count"] = str(self.attempt - 1)
-        else:
-            headers["tidegate-attempt"] = str(self.attempt)
-        if (
-            self.attempt == 1
-            and self.request.method in ("POST", "PATCH")
-            and "idempotency-key" not in headers
-        ):
-            headers["idempotency-key"] = f'"{uuid.uuid4()}"'
-        if self.policy.deadline_s is not None:
-            headers["prefer"] = f"wait={max(1, int(self.left_s))}"
+    def _afford(self, resend: Resend) -> bool:
+        return resend.asked_for or self.setup.board.spend(self.turn.origin)
 
-    def _cap_timeouts(self) -> None:
-        extensions = self.request.extensions
-        if self._timeouts is None:
-            self._timeouts = dict(extensions.get("timeout", {}))
-        left_s = max(self.left_s, 0.001)
-        capped = {
-            name: left_s if self._timeouts.get(name) is None else min(left_s, self._timeouts[name])
-            for name in ("connect", "read", "write", "pool")
-        }
-        self.request.extensions = {**extensions, "timeout": capped}
+    def _tell_board(self, outcome: Outcome) -> None:
+        timebase = self.setup.timebase
+        now, draw = timebase.monotonic(), timebase.uniform
+        silence = cooldown(outcome, self.policy) if isinstance(outcome, Answered) else None
+        alone = silence is None or silence.scope == "request"
+        if silence is None or alone:
+            self.leave()
+        else:
+            part = part_key(self.request, silence.scope)
+            self.setup.board.refused(self.turn, part, silence, now, draw, self.reason)
+        self.not_before = 0.0
+        if isinstance(self.decision, Resend):
+            if alone:
+                self.not_before = now + self.decision.floor_s + self.decision.range_s * draw()
+            elif silence is not None and self.decision.floor_s > silence.floor_s:
+                self.not_before = now + self.decision.floor_s

@@ -12,38 +12,34 @@ from typing import Any
 
 import tenacity
 
-from .call import Call
+from .board import SHARED, Board
+from .call import Call, Setup
 from .core.policy import RetryPolicy
+from .ending import ended
 from .library import Library
 from .peek import peek, peek_async
 from .timebase import REAL_TIME, Timebase
+from .waiting import GaveUpWaiting, Waiting
 from .waits import OnWait
 
 
-class Driver:
-    """What both drivers hold."""
-
-    def __init__(
-        self,
-        library: Library,
-        inner: Any,
-        policy: RetryPolicy | None,
-        on_wait: OnWait | None,
-        timebase: Timebase | None,
-    ) -> None:
-        self.library = library
-        self.inner = inner
-        self.policy = policy or RetryPolicy()
-        self.on_wait = on_wait
-        self.timebase = timebase or REAL_TIME
-
-    def open(self, request: Any) -> Call:
-        """Begin a call."""
-        return Call(request, self.policy, self.library, self.timebase, self.on_wait)
+def set_up(
+    library: Library,
+    policy: RetryPolicy | None,
+    on_wait: OnWait | None,
+    board: Board | None,
+    timebase: Timebase | None,
+) -> Setup:
+    """What a transport's calls have in common, with the defaults filled in."""
+    return Setup(library, policy or RetryPolicy(), timebase or REAL_TIME, board or SHARED, on_wait)
 
 
-class SyncDriver(Driver):
+class SyncDriver:
     """Runs calls on the caller's thread."""
+
+    def __init__(self, setup: Setup, inner: Any) -> None:
+        self._setup = setup
+        self._inner = inner
 
     def handle(self, request: Any) -> Any:
         """Send `request` until its outcome can be delivered.
@@ -52,44 +48,63 @@ class SyncDriver(Driver):
             RateLimited: the refusal stands.
             Exception: whatever the inner transport raised last.
         """
-        call = self.open(request)
+        call = Call(request, self._setup)
+        try:
+            self._wait(call)
+        except GaveUpWaiting:
+            return ended(call, None)
         try:
             response = self._send(call)
-        except self.library.failures as error:
+        except self._setup.library.failures as error:
             return self._resume(call, First(error=error))
-        return self._resume(call, First(response)) if call.is_refusal(response) else response
+        return self._resume(call, First(response)) if call.answer_began(response) else response
 
     def _send(self, call: Call) -> Any:
-        response = self.inner.handle_request(call.begin_attempt())
-        call.answer_began()
-        return response
+        try:
+            return self._inner.handle_request(call.begin_attempt())
+        except BaseException:
+            call.leave()
+            raise
 
     def _resume(self, call: Call, first: First) -> Any:
         retrying = tenacity.Retrying(
             retry=lambda state: self._should_resend(call, state),
-            wait=lambda state: call.upcoming_s(),
-            sleep=lambda seconds: self._pause(call, seconds),
+            wait=lambda state: call.upcoming_s,
+            sleep=lambda seconds: self._wait(call),
             reraise=True,
         )
-        return call.ended(retrying(lambda: first.take() if first.pending else self._send(call)))
+        try:
+            response = retrying(lambda: first.take() if first.pending else self._send(call))
+        except GaveUpWaiting:
+            response = None
+        return ended(call, response)
 
     def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
         error, response = _outcome(state)
         if error is not None:
             return call.judge_failure(error)
-        if not call.is_refusal(response):
+        if not call.answer_began(response):
             return call.accept()
-        return call.judge_answer(
-            response, peek(call.request, response, self.library, self.timebase.monotonic)
-        )
+        return call.judge_answer(response, peek(call, response))
 
-    def _pause(self, call: Call, seconds: float) -> None:
-        call.waited_s += seconds
-        self.timebase.sleep(seconds)
+    def _wait(self, call: Call) -> None:
+        waiting = Waiting(call)
+        timebase = self._setup.timebase
+        try:
+            while (seconds := waiting.poll()) is not None:
+                call.turn.signal = call.turn.signal or timebase.signal()
+                timebase.wait(call.turn.signal, seconds)
+        except BaseException:
+            call.leave()
+            raise
 
 
-class AsyncDriver(Driver):
+class AsyncDriver:
     """Runs calls on an event loop; cancellation ends an attempt or a wait at once."""
+
+    def __init__(self, setup: Setup, inner: Any) -> None:
+        self._setup = setup
+        self._inner = inner
 
     async def handle(self, request: Any) -> Any:
         """Send `request` until its outcome can be delivered.
@@ -98,45 +113,61 @@ class AsyncDriver(Driver):
             RateLimited: the refusal stands.
             Exception: whatever the inner transport raised last.
         """
-        call = self.open(request)
+        call = Call(request, self._setup)
+        try:
+            await self._wait(call)
+        except GaveUpWaiting:
+            return ended(call, None)
         try:
             response = await self._send(call)
-        except self.library.failures as error:
+        except self._setup.library.failures as error:
             return await self._resume(call, First(error=error))
-        return await self._resume(call, First(response)) if call.is_refusal(response) else response
+        return await self._resume(call, First(response)) if call.answer_began(response) else response
 
     async def _send(self, call: Call) -> Any:
-        response = await self.inner.handle_async_request(call.begin_attempt())
-        call.answer_began()
-        return response
+        try:
+            return await self._inner.handle_async_request(call.begin_attempt())
+        except BaseException:
+            call.leave()
+            raise
 
     async def _resume(self, call: Call, first: First) -> Any:
         async def attempt() -> Any:
             return first.take() if first.pending else await self._send(call)
 
-        async def pause(seconds: float) -> None:
-            await self._pause(call, seconds)
-
         async def should_resend(state: tenacity.RetryCallState) -> bool:
             return await self._should_resend(call, state)
 
+        async def pause(seconds: float) -> None:
+            await self._wait(call)
+
         retrying = tenacity.AsyncRetrying(
-            retry=should_resend, wait=lambda state: call.upcoming_s(), sleep=pause, reraise=True
+            retry=should_resend, wait=lambda state: call.upcoming_s, sleep=pause, reraise=True
         )
-        return call.ended(await retrying(attempt))
+        try:
+            response: Any = await retrying(attempt)
+        except GaveUpWaiting:
+            response = None
+        return ended(call, response)
 
     async def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
         error, response = _outcome(state)
         if error is not None:
             return call.judge_failure(error)
-        if not call.is_refusal(response):
+        if not call.answer_began(response):
             return call.accept()
-        content = await peek_async(call.request, response, self.library, self.timebase.monotonic)
-        return call.judge_answer(response, content)
+        return call.judge_answer(response, await peek_async(call, response))
 
-    async def _pause(self, call: Call, seconds: float) -> None:
-        call.waited_s += seconds
-        await self.timebase.sleep_async(seconds)
+    async def _wait(self, call: Call) -> None:
+        waiting = Waiting(call)
+        timebase = self._setup.timebase
+        try:
+            while (seconds := waiting.poll()) is not None:
+                call.turn.signal = call.turn.signal or timebase.loop_signal()
+                await timebase.wait_async(call.turn.signal, seconds)
+        except BaseException:
+            call.leave()
+            raise
 
 
 class First:

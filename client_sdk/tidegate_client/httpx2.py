@@ -5,17 +5,22 @@ Law: no behaviour here; a transport is a driver with httpx2's types around it.
 
 from __future__ import annotations
 
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from .board import Board
 from .clients import fit
 from .core.policy import RetryPolicy
-from .drivers import AsyncDriver, SyncDriver
+from .drivers import AsyncDriver, SyncDriver, set_up
 from .errors import RateLimited
 from .library import library
 from .timebase import Timebase
 from .waits import OnWait
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Httpx2RateLimited(RateLimited, httpx2.HTTPStatusError):
@@ -34,6 +39,7 @@ class RetryTransport(httpx2.BaseTransport):
             proxies of the environment: use `tidegate_client.httpx2.Client` to keep them.
         policy: what the caller is willing to do; `RetryPolicy()` by default.
         on_wait: called with a WaitEvent when a call starts to wait.
+        board: what is known of the servers; the one of the process by default.
         timebase: clock, randomness and sleep; for tests.
     """
 
@@ -43,10 +49,11 @@ class RetryTransport(httpx2.BaseTransport):
         *,
         policy: RetryPolicy | None = None,
         on_wait: OnWait | None = None,
+        board: Board | None = None,
         timebase: Timebase | None = None,
     ) -> None:
         self._inner = transport or httpx2.HTTPTransport()
-        self._driver = SyncDriver(_HTTPX2, self._inner, policy, on_wait, timebase)
+        self._driver = SyncDriver(set_up(_HTTPX2, policy, on_wait, board, timebase), self._inner)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send `request` until its outcome can be delivered.
@@ -57,6 +64,18 @@ class RetryTransport(httpx2.BaseTransport):
         """
         response: httpx2.Response = self._driver.handle(request)
         return response
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._inner.__exit__(exc_type, exc_value, traceback)
 
     def close(self) -> None:
         """Close the wrapped transport."""
@@ -72,6 +91,7 @@ class AsyncRetryTransport(httpx2.AsyncBaseTransport):
             the proxies of the environment: use `tidegate_client.httpx2.AsyncClient` to keep them.
         policy: what the caller is willing to do; `RetryPolicy()` by default.
         on_wait: called with a WaitEvent when a call starts to wait.
+        board: what is known of the servers; the one of the process by default.
         timebase: clock, randomness and sleep; for tests.
     """
 
@@ -81,10 +101,11 @@ class AsyncRetryTransport(httpx2.AsyncBaseTransport):
         *,
         policy: RetryPolicy | None = None,
         on_wait: OnWait | None = None,
+        board: Board | None = None,
         timebase: Timebase | None = None,
     ) -> None:
         self._inner = transport or httpx2.AsyncHTTPTransport()
-        self._driver = AsyncDriver(_HTTPX2, self._inner, policy, on_wait, timebase)
+        self._driver = AsyncDriver(set_up(_HTTPX2, policy, on_wait, board, timebase), self._inner)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send `request` until its outcome can be delivered.
@@ -95,6 +116,18 @@ class AsyncRetryTransport(httpx2.AsyncBaseTransport):
         """
         response: httpx2.Response = await self._driver.handle(request)
         return response
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._inner.__aexit__(exc_type, exc_value, traceback)
 
     async def aclose(self) -> None:
         """Close the wrapped transport."""

@@ -9,42 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .call import Call
 from .library import Library
 
 BODY_BYTES = 256 * 1024
 READ_S = 2.0
 
 
-def peek(request: Any, response: Any, library: Library, monotonic: Callable[[], float]) -> bytes:
+def peek(call: Call, response: Any) -> bytes:
     """Read and close the body of `response`; afterwards it is in memory. Returns it decoded, empty if
     unreadable.
     """
-    limit = _Limit(request, monotonic)
+    limit = _Limit(call.request, call.setup.timebase.monotonic)
     try:
         for chunk in response.stream:
             if limit.reached(chunk):
                 break
-    except library.read_errors:
+    except call.setup.library.read_errors:
         limit.raw.clear()
     finally:
         limit.restore()
         response.stream.close()
-    return _keep(response, library, limit)
+    return _keep(response, call.setup.library, limit)
 
 
-async def peek_async(request: Any, response: Any, library: Library, monotonic: Callable[[], float]) -> bytes:
+async def peek_async(call: Call, response: Any) -> bytes:
     """`peek`, on an event loop."""
-    limit = _Limit(request, monotonic)
+    limit = _Limit(call.request, call.setup.timebase.monotonic)
     try:
         async for chunk in response.stream:
             if limit.reached(chunk):
                 break
-    except library.read_errors:
+    except call.setup.library.read_errors:
         limit.raw.clear()
     finally:
         limit.restore()
         await response.stream.aclose()
-    return _keep(response, library, limit)
+    return _keep(response, call.setup.library, limit)
 
 
 class _Limit:

@@ -1,30 +1,81 @@
-"""The clock, the randomness and the sleep of the shell, in one value that tests replace.
+"""The clock, the randomness and the waiting of the shell, in one value that tests replace.
 
-Law: the only reader of `time` and `random` in the package.
+Law: the only reader of `time` and `random` in the package, and the only place that suspends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import threading
 import time
-from collections.abc import Callable
+from typing import Protocol
+
+
+class Signal(Protocol):
+    """Ends a wait early; may be set from any thread."""
+
+    def set(self) -> None:
+        """End the wait under way, or else the next one, at once."""
 
 
 class Timebase:
     """Real time. `tidegate_client.testing.FakeClock` is the other one."""
 
-    monotonic: Callable[[], float] = staticmethod(time.monotonic)
-    wall: Callable[[], float] = staticmethod(time.time)
-    uniform: Callable[[], float] = staticmethod(random.random)
+    def monotonic(self) -> float:
+        """The monotonic clock, in seconds."""
+        return time.monotonic()
 
-    def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`."""
-        time.sleep(seconds)
+    def wall(self) -> float:
+        """The wall clock, in epoch seconds."""
+        return time.time()
 
-    async def sleep_async(self, seconds: float) -> None:
-        """Suspend this task for `seconds`; cancellation ends it at once."""
-        await asyncio.sleep(seconds)
+    def uniform(self) -> float:
+        """A draw from 0 (included) to 1 (excluded)."""
+        return random.random()  # noqa: S311  it spreads retries, it guards nothing
+
+    def signal(self) -> Signal:
+        """A signal for `wait`."""
+        return threading.Event()
+
+    def wait(self, signal: Signal, timeout_s: float) -> None:
+        """Block this thread until `signal` is set, at most `timeout_s`."""
+        if not isinstance(signal, threading.Event):
+            raise TypeError(f"wait() takes a signal made by signal(), not {signal!r}")
+        signal.wait(min(timeout_s, threading.TIMEOUT_MAX))
+        signal.clear()
+
+    def loop_signal(self) -> Signal:
+        """A signal for `wait_async`, bound to the running event loop."""
+        return _LoopSignal()
+
+    async def wait_async(self, signal: Signal, timeout_s: float) -> None:
+        """Suspend this task until `signal` is set, at most `timeout_s`; cancellation ends it at once."""
+        if not isinstance(signal, _LoopSignal):
+            raise TypeError(f"wait_async() takes a signal made by loop_signal(), not {signal!r}")
+        await signal.wait(timeout_s)
+
+
+class _LoopSignal:
+    """An event of one event loop that other threads may set."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._event.set()
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits there any more
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        self._event.clear()
 
 
 REAL_TIME = Timebase()

@@ -19,6 +19,11 @@ from .refusal import NO_REFUSAL, Refusal
 
 _ALWAYS_REFUSED = 429
 _REFUSED_WITH_ADVICE = frozenset({503, 529})
+_LOAD = _REFUSED_WITH_ADVICE | {_ALWAYS_REFUSED}
+_OF_ONE = 0.1
+"""Jitter of a wait given to one request alone, over the wait: such a server spreads its callers out
+itself.
+"""
 _ROOM_FOR_JITTER = 0.1
 """Share of the jitter's range that must fit the budget beside the floor: without room all callers with the
 same budget would return in the same instant, at its end."""
@@ -92,17 +97,27 @@ class Resend:
 
     Attributes:
         room_s: the longest wait that still fits the caller's budget.
-        advised: the server named the wait or asked for the retry; unadvised retries are charged to the retry
-            budget.
+        asked_for: the server refused before work, or asked for the retry; others are charged to the budget.
         reason, source, scope: for the event that tells the caller why it waits.
     """
 
     floor_s: float
     range_s: float
-    room_s: float
-    advised: bool
+    asked_for: bool
     reason: str
     source: str
+    scope: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cooldown:
+    """The silence that a refusal imposes on all calls it covers, and the range of the jitter after it
+    (seconds).
+    """
+
+    floor_s: float
+    jitter_base_s: float
+    jitter_cap_s: float
     scope: str
 
 
@@ -144,15 +159,36 @@ def _safe_after_answer(outcome: Answered, progress: Progress, policy: RetryPolic
         return False
     if outcome.status == _ALWAYS_REFUSED:
         return True
-    if outcome.status in _REFUSED_WITH_ADVICE and (
-        outcome.advice.wait_s is not None or outcome.advice.should_retry or outcome.refusal.wait_s is not None
-    ):
+    if outcome.status in _REFUSED_WITH_ADVICE and _says_when(outcome):
         return True
     return outcome.status in policy.retry_statuses and progress.may_repeat
 
 
+def _says_when(outcome: Answered) -> bool:
+    return _named_wait_s(outcome) is not None or outcome.advice.should_retry is True
+
+
 def _named_wait_s(outcome: Answered) -> float | None:
     return outcome.refusal.wait_s if outcome.advice.wait_s is None else outcome.advice.wait_s
+
+
+def cooldown(outcome: Answered, policy: RetryPolicy) -> Cooldown | None:
+    """The silence that an answer imposes on its scope, whatever becomes of the call; None when it is no such
+    refusal.
+    """
+    load = outcome.status == _ALWAYS_REFUSED or _says_when(outcome)
+    if (
+        not load
+        or outcome.status not in _LOAD
+        or outcome.refusal.quota
+        or outcome.advice.should_retry is False
+    ):
+        return None
+    named_s = _named_wait_s(outcome)
+    if named_s is None:
+        return Cooldown(policy.min_wait_s, policy.backoff_base_s, policy.backoff_cap_s, outcome.refusal.scope)
+    floor_s = min(max(named_s, policy.min_wait_s), policy.max_cooldown_s)
+    return Cooldown(floor_s, policy.jitter_base_s, policy.jitter_cap_s, outcome.refusal.scope)
 
 
 def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decision:
@@ -165,18 +201,22 @@ def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decisi
     else:
         floor_s = max(named_s, policy.min_wait_s)
         range_s = growing_s(policy.jitter_base_s, policy.jitter_cap_s, progress.attempt)
+    if isinstance(outcome, Answered) and outcome.refusal.scope == "request" and named_s is not None:
+        range_s = min(
+            range_s, max(_OF_ONE * floor_s, growing_s(policy.min_wait_s, range_s, progress.attempt))
+        )
     room_s = min(policy.wait_budget_s - progress.waited_s, progress.left_s)
     if floor_s + _ROOM_FOR_JITTER * range_s > room_s:
         return GiveUp(Why.OVER_BUDGET, named_s)
-    return _described(outcome, floor_s, min(range_s, room_s - floor_s), room_s, named_s is not None)
+    return _described(outcome, floor_s, min(range_s, room_s - floor_s), named_s is not None)
 
 
-def _described(outcome: Outcome, floor_s: float, range_s: float, room_s: float, named: bool) -> Resend:
+def _described(outcome: Outcome, floor_s: float, range_s: float, named: bool) -> Resend:
     if isinstance(outcome, Failed):
-        return Resend(floor_s, range_s, room_s, False, f"{outcome.kind}_error", "none", "request")
+        return Resend(floor_s, range_s, False, f"{outcome.kind}_error", "none", "request")
     advice, refusal = outcome.advice, outcome.refusal
     source = advice.source if advice.wait_s is not None else "body" if named else "none"
-    advised = named or advice.should_retry is True
+    asked_for = named or advice.should_retry is True or outcome.status == _ALWAYS_REFUSED
     return Resend(
-        floor_s, range_s, room_s, advised, refusal.reason or f"http_{outcome.status}", source, refusal.scope
+        floor_s, range_s, asked_for, refusal.reason or f"http_{outcome.status}", source, refusal.scope
     )

@@ -1,0 +1,244 @@
+"""What one process knows of the servers it talks to, shared by all its calls.
+
+Law: one lock guards every lane; nothing blocks or calls out while it is held. The number of origins
+remembered is bounded, and one with callers waiting is never forgotten.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable
+
+from .core.budget import RetryBudget
+from .core.decision import Cooldown
+from .core.lane import Lane, Ticket, Uniform
+from .timebase import Signal
+
+MAX_ORIGINS = 1024
+_MAX_PARTS = 64
+Part = tuple[str, str]
+"""A class or a model: what kind of thing, and its name."""
+_BUDGET = 100.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OriginState:
+    """One origin as it stands. Two credentials on one server are two of these.
+
+    Attributes:
+        origin: scheme, host and port.
+        waiting: calls that wait for their turn.
+        quiet_s: seconds until the server wants to hear from us again, 0 when it does already.
+        retry_budget: unadvised retries left.
+    """
+
+    origin: str
+    waiting: int
+    quiet_s: float
+    retry_budget: float
+
+
+class Origin:
+    """A server as seen with one credential: a lane for all of it, and one per class or model that was
+    refused.
+    """
+
+    def __init__(self, name: str, slow_start: int) -> None:
+        self.name = name
+        self.slow_start = slow_start
+        self.lane = Lane(slow_start)
+        self.parts: dict[Part, Lane] = {}
+        self.budget = RetryBudget(_BUDGET)
+        self.reason = ""
+
+    def lanes(self) -> list[Lane]:
+        """All lanes, the narrow ones first."""
+        return [*self.parts.values(), self.lane]
+
+    def part(self, key: Part) -> Lane:
+        """The lane of a class or model, made on its first refusal."""
+        if key not in self.parts and len(self.parts) >= _MAX_PARTS:
+            idle = next((name for name, lane in self.parts.items() if lane.waiting == 0), None)
+            if idle is None:
+                return self.lane
+            del self.parts[idle]
+        return self.parts.setdefault(key, Lane(self.slow_start))
+
+
+@dataclasses.dataclass(slots=True)
+class Turn:
+    """One attempt on its way through the lanes that concern it.
+
+    Attributes:
+        order: arrival of the call; lower goes first.
+        latest: the instant at which the caller stops waiting.
+        parts: the class and model the request belongs to, worked out only when some lane asks.
+        held: the lanes passed, with the ticket each gave (none while it was open).
+        signal: wakes the caller.
+    """
+
+    origin: Origin
+    order: int
+    latest: float
+    parts: Callable[[], Iterable[Part]]
+    held: list[tuple[Lane, Ticket | None]] = dataclasses.field(default_factory=list)
+    at: tuple[Lane, Ticket] | None = None
+    signal: Signal | None = None
+    until: float = 0.0
+
+
+class Board:
+    """The origins of one process, least recently used first.
+
+    Args:
+        max_origins: how many to remember.
+    """
+
+    def __init__(self, max_origins: int = MAX_ORIGINS) -> None:
+        if max_origins < 1:
+            raise ValueError(f"Board.max_origins is {max_origins!r}: give a whole number, at least 1.")
+        self._max_origins = max_origins
+        self._origins: collections.OrderedDict[object, Origin] = collections.OrderedDict()
+        self._waiting: dict[Ticket, Turn] = {}
+        self._lock = threading.Lock()
+
+    def origin(self, key: object, name: str, slow_start: int) -> Origin:
+        """The origin under `key`, made when it is new."""
+        with self._lock:
+            origin = self._origins.get(key)
+            if origin is None:
+                origin = self._origins[key] = Origin(name, slow_start)
+                self._forget()
+            else:
+                self._origins.move_to_end(key)
+            return origin
+
+    def poll(self, turn: Turn, now: float, uniform: Uniform) -> float | None:
+        """None: go now. Otherwise the instant at which to ask again, unless the turn's signal is set before.
+
+        `turn.until` then holds the instant at which the attempt can be expected to go.
+        """
+        with self._lock:
+            while (lane := self._next_lane(turn)) is not None:
+                if turn.at is None:
+                    if lane.is_open(now):
+                        lane.sent(now)
+                        turn.held.append((lane, None))
+                        continue
+                    turn.until = lane.estimate(now)
+                    turn.at = (lane, Ticket(turn.order))
+                    lane.enter(turn.at[1])
+                    self._waiting[turn.at[1]] = turn
+                self._settle(lane, now, uniform, asking=turn)
+                ticket = turn.at[1]
+                if ticket.granted_at is None:
+                    turn.until = max(turn.until, lane.quiet_until)
+                    wake_at = lane.wake_at() if lane.head() is ticket else None
+                    return turn.latest if wake_at is None else min(wake_at, turn.latest)
+                turn.held.append(turn.at)
+                turn.at = None
+            return None
+
+    def quiet_until(self, turn: Turn) -> float:
+        """Until when the servers' word keeps this turn from going."""
+        with self._lock:
+            return turn.at[0].quiet_until if turn.at is not None else 0.0
+
+    def let_in(self, turn: Turn, now: float, uniform: Uniform) -> None:
+        """The attempt was not refused."""
+        with self._lock:
+            turn.origin.budget.refund()
+            for lane, ticket in turn.held:
+                lane.let_in(ticket)
+                self._settle(lane, now, uniform)
+            turn.held.clear()
+
+    def leave(self, turn: Turn, now: float, uniform: Uniform) -> None:
+        """The call stops waiting, or its attempt said nothing about the server."""
+        with self._lock:
+            if turn.at is not None:
+                lane, ticket = turn.at
+                turn.at = None
+                self._waiting.pop(ticket, None)
+                turn.held.append((lane, ticket))
+            for lane, passed in turn.held:
+                if passed is not None:
+                    lane.leave(passed)
+                    self._settle(lane, now, uniform)
+            turn.held.clear()
+
+    def refused(
+        self, turn: Turn, part: Part | None, silence: Cooldown, now: float, uniform: Uniform, reason: str
+    ) -> None:
+        """The attempt was refused for everything under `part` (None: the whole origin)."""
+        with self._lock:
+            origin = turn.origin
+            origin.reason = reason
+            refusing = origin.lane if part is None else origin.part(part)
+            tickets = {id(lane): ticket for lane, ticket in turn.held}
+            jitter = (silence.jitter_base_s, silence.jitter_cap_s)
+            refusing.refused(tickets.get(id(refusing)), now, now + silence.floor_s, *jitter, uniform())
+            for lane, ticket in turn.held:
+                if lane is not refusing and ticket is not None:
+                    lane.leave(ticket)
+                    self._settle(lane, now, uniform)
+            turn.held.clear()
+            self._settle(refusing, now, uniform)
+
+    def hold(self, origin: Origin, now: float, until: float, range_s: float, uniform: Uniform) -> None:
+        """The server said that nothing is left until then: nobody goes before."""
+        with self._lock:
+            origin.lane.hold(now, until, range_s, uniform())
+
+    def spend(self, origin: Origin) -> bool:
+        """Take a token of the retry budget; False when it is empty."""
+        with self._lock:
+            return origin.budget.spend()
+
+    def snapshot(self, now: float) -> list[OriginState]:
+        """Every origin as it stands, for a status page."""
+        with self._lock:
+            return [
+                OriginState(
+                    origin.name,
+                    sum(lane.waiting for lane in origin.lanes()),
+                    max(0.0, *(lane.quiet_until - now for lane in origin.lanes())),
+                    origin.budget.level,
+                )
+                for origin in self._origins.values()
+            ]
+
+    def _next_lane(self, turn: Turn) -> Lane | None:
+        if turn.at is not None:
+            return turn.at[0]
+        passed = [lane for lane, _ in turn.held]
+        parts = turn.origin.parts
+        narrow = [parts[key] for key in turn.parts() if key in parts] if parts else []
+        return next((lane for lane in (*narrow, turn.origin.lane) if lane not in passed), None)
+
+    def _settle(self, lane: Lane, now: float, uniform: Uniform, asking: Turn | None = None) -> None:
+        """Grant what can be granted, and let the next in line set its clock."""
+        if lane.waiting == 0:
+            return
+        wake = [self._waiting.pop(ticket) for ticket in lane.advance(now, uniform)]
+        head = lane.head()
+        if head is not None:
+            wake.append(self._waiting[head])
+        for turn in wake:
+            if turn is not asking and turn.signal is not None:
+                turn.signal.set()
+
+    def _forget(self) -> None:
+        while len(self._origins) > self._max_origins:
+            for key, origin in self._origins.items():
+                if all(lane.waiting == 0 for lane in origin.lanes()):
+                    del self._origins[key]
+                    break
+            else:
+                return
+
+
+SHARED = Board()
+"""The board of the process; every transport uses it unless it is given another."""

@@ -1,0 +1,205 @@
+"""How the calls of one process approach one server together, after it has refused some of them.
+
+Law: pure, and not safe for concurrent use. A lane is what these calls know of one partition of an origin: a
+credential, or one class or model of it. Every operation changes the state; `advance` says who may go now,
+`wake_at` when to ask again.
+
+While nothing was refused lately a lane is *open* and holds nobody. A refusal makes it *quiet* until the time
+the server named; a later refusal that names an earlier time never shortens that. Then it *recovers*: callers
+leave in order of arrival,
+
+- the first at `quiet_until` plus the least of n uniform draws of the jitter range, n being the callers that
+wait.
+  That is when the first of n independent callers would come back, so that many processes still spread out;
+- spaced by a jittered gap at the pace which the server showed: attempts it let in, over the time from the
+first
+  release of one cycle to the first of a later one, so that its own pauses count. The pace is probed upwards
+  for as long as nothing is refused. Source of the thought: N. Cardwell et al., "BBR", ACM Queue, 2016;
+- with at most `window` attempts of unknown outcome under way: few at first, one more with each that is let in
+(slow
+  start, V. Jacobson, "Congestion Avoidance and Control", 1988), half as many after each quiet time in a row.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+from .jitter import growing_s
+
+Uniform = Callable[[], float]
+
+# Tuned in simulation on token buckets (5 to 100 per second, waits told in seconds and in milliseconds) and on
+# servers with 8 and 32 places; more growth ends in more quiet times, less leaves a freed server idle.
+_PROBE = (1.1, 0.1, 0.01)
+"""The pace t seconds after a release, over the pace shown: a polynomial in t."""
+_BLIND_PACE_PER_S = 8.0
+_LEAST_SHOWN = 5
+"""Fewer let in say too little about a pace; until then it starts blind and doubles each second (slow
+start).
+"""
+_GAP_JITTER = 0.25
+_UNKNOWN_FOR_S = 1.0
+"""An attempt that is not refused within this time is no longer a risk: refusals come fast, answers take
+minutes.
+"""
+_OPENS_AFTER_S = 10.0
+_COUNTED_S = 10.0
+"""How far back the first cycle looks; without a bound an hour of light traffic would pass for the server's
+pace.
+"""
+
+
+class Ticket:
+    """One call's place in a lane; `order` is the arrival of the call, the same for all its attempts."""
+
+    __slots__ = ("granted_at", "order")
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+        self.granted_at: float | None = None
+
+
+class Lane:
+    """One partition of an origin. `slow_start` is the window after a first refusal."""
+
+    def __init__(self, slow_start: int) -> None:
+        self.quiet_until = 0.0
+        self.refused_in_row = 0
+        self._slow_start = slow_start
+        self._window = slow_start
+        self._recovering = False
+        self._released = True
+        self._range_s = 0.0
+        self._draw = 0.0
+        self._next_release = 0.0
+        self._pace_per_s: float | None = None
+        self._shown_since: float | None = None
+        self._released_at = 0.0
+        self._let_in = 0
+        self._waiting: list[tuple[int, Ticket]] = []
+        self._left: set[Ticket] = set()
+        self._unknown: dict[Ticket, float] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait here."""
+        return len(self._waiting) - len(self._left)
+
+    def is_open(self, now: float) -> bool:
+        """Whether attempts may go without a ticket."""
+        if self._recovering and self.waiting == 0 and now >= self.quiet_until + _OPENS_AFTER_S:
+            self._recovering, self._pace_per_s, self._shown_since = False, None, None
+            self.refused_in_row, self._window = 0, self._slow_start
+            self._unknown.clear()
+        return not self._recovering
+
+    def sent(self, now: float) -> None:
+        """An attempt went out without a ticket."""
+        if self._shown_since is None or now - self._shown_since > _COUNTED_S:
+            self._shown_since, self._let_in = now, 0
+
+    def let_in(self, ticket: Ticket | None) -> None:
+        """An attempt was not refused."""
+        self._let_in += 1
+        self.refused_in_row = 0
+        if ticket is not None:
+            self._unknown.pop(ticket, None)
+            self._window += 1
+
+    def refused(
+        self, ticket: Ticket | None, now: float, until: float, base_s: float, cap_s: float, uniform: float
+    ) -> None:
+        """An attempt was refused: nobody comes back before `until`, nor all in one instant after it.
+
+        `base_s` and `cap_s` bound the range of the jitter, which doubles with each refusal in a row;
+        `uniform` draws from it.
+        """
+        if ticket is not None:
+            self._unknown.pop(ticket, None)
+        if now >= self.quiet_until and self._released:
+            self.refused_in_row += 1
+            self._window = max(1, self._slow_start >> min(self.refused_in_row - 1, 30))
+        self.hold(now, until, growing_s(base_s, cap_s, max(1, self.refused_in_row)), uniform)
+
+    def hold(self, now: float, until: float, range_s: float, uniform: float) -> None:
+        """Nobody leaves before `until`, plus a share of `range_s` that `uniform` draws."""
+        if self._released:
+            self._released, self._draw = False, uniform
+        self._recovering = True
+        self._range_s = range_s
+        self.quiet_until = max(self.quiet_until, until)
+
+    def enter(self, ticket: Ticket) -> None:
+        """Wait for a turn."""
+        heapq.heappush(self._waiting, (ticket.order, ticket))
+
+    def leave(self, ticket: Ticket) -> None:
+        """Stop waiting, or end an attempt that says nothing about the server."""
+        if ticket.granted_at is None:
+            self._left.add(ticket)
+        else:
+            self._unknown.pop(ticket, None)
+
+    def head(self) -> Ticket | None:
+        """Who leaves next."""
+        while self._waiting and self._waiting[0][1] in self._left:
+            self._left.discard(heapq.heappop(self._waiting)[1])
+        return self._waiting[0][1] if self._waiting else None
+
+    def advance(self, now: float, uniform: Uniform) -> list[Ticket]:
+        """Those who may go now."""
+        self._forget_unknown(now)
+        granted: list[Ticket] = []
+        while (head := self.head()) and len(self._unknown) < self._window and now >= self._release_at():
+            heapq.heappop(self._waiting)
+            head.granted_at = self._unknown[head] = now
+            granted.append(head)
+            if not self._released:
+                self._begin_cycle(now)
+            self._next_release = now + self._gap_s(now, uniform())
+        return granted
+
+    def wake_at(self) -> float | None:
+        """The instant at which `advance` may have news, None while nobody waits."""
+        if self.head() is None:
+            return None
+        if len(self._unknown) < self._window:
+            return self._release_at()
+        return max(self._release_at(), next(iter(self._unknown.values())) + _UNKNOWN_FOR_S)
+
+    def estimate(self, now: float) -> float:
+        """The instant at which a caller that enters now can expect to leave."""
+        return max(now, self._release_at()) + self.waiting / self._pace_at(now)
+
+    def _release_at(self) -> float:
+        if self._released:
+            return max(self._next_release, self.quiet_until)
+        least_of_n = 1.0 - math.pow(1.0 - self._draw, 1.0 / max(1, self.waiting))
+        return self.quiet_until + self._range_s * least_of_n
+
+    def _begin_cycle(self, now: float) -> None:
+        self._released, self._released_at = True, now
+        if self._shown_since is None:
+            self._shown_since, self._let_in = now, 0
+        elif self._let_in >= _LEAST_SHOWN and now > self._shown_since:
+            shown = self._let_in / (now - self._shown_since)
+            self._pace_per_s = shown if self._pace_per_s is None else (self._pace_per_s + shown) / 2
+            self._shown_since, self._let_in = now, 0
+
+    def _pace_at(self, now: float) -> float:
+        probed_s = max(0.0, now - self._released_at)
+        if self._pace_per_s is None:
+            return float(_BLIND_PACE_PER_S * 2.0 ** min(probed_s, 20.0))
+        constant, linear, square = _PROBE
+        return self._pace_per_s * (constant + linear * probed_s + square * probed_s * probed_s)
+
+    def _gap_s(self, now: float, uniform: float) -> float:
+        return (1.0 + _GAP_JITTER * (2.0 * uniform - 1.0)) / self._pace_at(now)
+
+    def _forget_unknown(self, now: float) -> None:
+        known = [ticket for ticket, since in self._unknown.items() if since + _UNKNOWN_FOR_S <= now]
+        for ticket in known:
+            del self._unknown[ticket]
+        self._window += len(known)

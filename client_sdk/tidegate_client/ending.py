@@ -1,0 +1,69 @@
+"""How a call whose refusal stands ends for its caller.
+
+Law: a typed error for whoever calls an HTTP library; the answer itself, marked as final, for an SDK that
+makes an error of its own from it. Either way the caller learns what the server asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .call import Call
+from .core.decision import GiveUp
+from .core.refusal import NO_REFUSAL
+from .errors import RateLimited
+
+EXTENSION = "tidegate"
+"""Key of the RateLimited error among the extensions of a response that is returned in its stead."""
+
+
+def ended(call: Call, response: Any) -> Any:
+    """The last answer as the caller gets it; None as `response` when nothing was sent.
+
+    Raises:
+        RateLimited: the refusal stands and this caller gets errors.
+    """
+    if not isinstance(call.decision, GiveUp):
+        return response
+    if response is None:
+        response = call.last_response or _refused_here(call, call.decision)
+    response.request = call.request
+    error = _error(call, response, call.decision)
+    if not _wants_response(call):
+        raise error
+    # The SDK on top would spend its own attempts on a refusal that has been judged already.
+    response.headers["x-should-retry"] = "false"
+    response.extensions = {**response.extensions, EXTENSION: error}
+    return response
+
+
+def _wants_response(call: Call) -> bool:
+    chosen = call.policy.on_give_up
+    return chosen == "response" or (chosen == "auto" and "x-stainless-lang" in call.request.headers)
+
+
+def _error(call: Call, response: Any, decision: GiveUp) -> RateLimited:
+    refusal = call.answered.refusal if call.answered is not None else NO_REFUSAL
+    error: RateLimited = call.setup.library.rate_limited(
+        why=decision.why,
+        retry_after=decision.wait_s,
+        wall_now=call.setup.timebase.wall(),
+        reason=refusal.reason or call.turn.origin.reason,
+        scope=refusal.scope,
+        message=refusal.message,
+        response=response,
+        attempts=call.attempt,
+    )
+    error.request = call.request  # type: ignore[attr-defined]  # the HTTPStatusError of its library has one
+    return error
+
+
+def _refused_here(call: Call, decision: GiveUp) -> Any:
+    """An answer in the server's stead: it asked all of us to be quiet, so nothing was sent."""
+    wait_s = math.ceil(decision.wait_s or 1.0)
+    message = f"Not sent: {call.turn.origin.name} asked for silence for another {wait_s} s."
+    error = {"code": "RATE_LIMIT_EXCEEDED", "type": "client_cooling_down", "message": message, "param": None}
+    return call.setup.library.response(
+        429, headers={"retry-after": str(wait_s)}, json={"error": error | {"reason": decision.why.value}}
+    )

@@ -1,0 +1,58 @@
+"""Which server, on whose behalf, and for which class and model: what a refusal can apply to.
+
+Law: a credential is used as a key only, hashed; it is never shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from typing import Any
+
+_CREDENTIALS = ("authorization", "x-api-key", "api-key")
+_CLASS_HEADER = "x-tidegate-priority"
+_BODY_BYTES = 4 * 1024 * 1024
+
+
+def origin_key(request: Any) -> Hashable:
+    """The origin of `request` (httpx or httpx2) and its credential."""
+    url, headers = request.url, request.headers
+    for name in _CREDENTIALS:
+        if credential := headers.get(name):
+            return url.scheme, url.netloc, hash(credential)
+    return url.scheme, url.netloc, None
+
+
+def origin_name(request: Any) -> str:
+    """Scheme, host and port of the request's server, to show."""
+    return f"{request.url.scheme}://{request.url.netloc.decode('ascii', 'replace')}"
+
+
+def part_key(request: Any, scope: str) -> tuple[str, str] | None:
+    """What a refusal of `scope` applies to beside this request; None for everything at the origin.
+
+    A class is the one the caller asked for (`x-tidegate-priority`; without it the one its credential has). A
+    model comes from the JSON body.
+    """
+    if scope == "class":
+        return "class", request.headers.get(_CLASS_HEADER, "")
+    if scope == "model":
+        return "model", _model(request)
+    return None
+
+
+def part_keys(request: Any) -> tuple[tuple[str, str], ...]:
+    """The class and the model that `request` belongs to."""
+    return ("class", request.headers.get(_CLASS_HEADER, "")), ("model", _model(request))
+
+
+def _model(request: Any) -> str:
+    content = getattr(request, "_content", b"")
+    if not content or len(content) > _BODY_BYTES:
+        return ""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    model = body.get("model") if isinstance(body, dict) else None
+    return model if isinstance(model, str) else ""

@@ -1,0 +1,76 @@
+"""What an attempt tells the server, and how long it may take.
+
+Law: the request goes out as the caller made it, but for the headers named here. `Idempotency-Key` stays the
+same over all attempts of a call, so that the server can tell a retry from new work. The attempt is numbered.
+A caller that will leave says when, so that nobody works for someone who has gone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+ATTEMPT_HEADER = "tidegate-attempt"
+SDK_ATTEMPT_HEADER = "x-stainless-retry-count"
+_KEYED_METHODS = frozenset({"POST", "PATCH"})
+_OWN_KEY = "tidegate_idempotency_key"
+
+
+def stamp(request: Any, attempt: int, left_s: float | None) -> None:
+    """Number the attempt (from 1) and say for how many seconds the caller stays (None: no limit).
+
+    SDKs that number their own attempts (OpenAI, Anthropic and kin) keep their header, counted on.
+    """
+    headers = request.headers
+    if SDK_ATTEMPT_HEADER in headers:
+        headers[SDK_ATTEMPT_HEADER] = str(attempt - 1)
+    else:
+        headers[ATTEMPT_HEADER] = str(attempt)
+    if left_s is not None:
+        headers["prefer"] = f"wait={max(1, int(left_s))}"
+
+
+def key(request: Any, former: str | None) -> str | None:
+    """Give a request that makes something an `Idempotency-Key`; returns it, None when none of ours is there.
+
+    A key of the caller's own stays. One of ours is renewed when the same request object is sent as a new
+    call; `former` is the key of the call that this one continues.
+    """
+    if request.method not in _KEYED_METHODS or request.headers.get("idempotency-key") != _own(request):
+        return None
+    chosen = former or f'"{uuid.uuid4()}"'
+    request.headers["idempotency-key"] = chosen
+    request.extensions = {**request.extensions, _OWN_KEY: chosen}
+    return chosen
+
+
+def _own(request: Any) -> Any:
+    return request.extensions.get(_OWN_KEY)
+
+
+class Timeouts:
+    """The caller's own time-outs of a request, capped at what is left of its deadline while an attempt
+    runs.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._own = dict(request.extensions.get("timeout", {}))
+
+    def cap(self, left_s: float) -> None:
+        """No phase of the attempt may take longer than `left_s`."""
+        left_s = max(left_s, 0.001)
+        capped = {
+            phase: left_s if self._own.get(phase) is None else min(left_s, self._own[phase])
+            for phase in ("connect", "read", "write", "pool")
+        }
+        self._request.extensions = {**self._request.extensions, "timeout": capped}
+
+    def give_back(self) -> None:
+        """From here on the body is the caller's, and so are the time-outs of its reads.
+
+        httpcore looks a time-out up before each read, so it is the same mapping that has to change.
+        """
+        capped = self._request.extensions["timeout"]
+        capped.clear()
+        capped.update(self._own)
