@@ -24,7 +24,14 @@ POLICY = RetryPolicy(max_attempts=3, wait_budget_s=4.0, on_give_up="raise")
 READ_TIMEOUT_S = 60.0
 
 
-def create_app(engine_url: str, *, model: str, key: str = "", console_url: str | None = None) -> Starlette:
+def create_app(
+    engine_url: str,
+    *,
+    model: str,
+    key: str = "",
+    console_url: str | None = None,
+    policy: RetryPolicy = POLICY,
+) -> Starlette:
     """The backend towards one gated engine.
 
     Args:
@@ -32,10 +39,11 @@ def create_app(engine_url: str, *, model: str, key: str = "", console_url: str |
         model: name to ask for.
         key: sent as Bearer token, if there is one.
         console_url: the gate's operator's page, linked from the chat page.
+        policy: how long the backend itself waits; `on_give_up` must be "raise".
     """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=5.0)
-    client = AsyncClient(policy=POLICY, base_url=engine_url, headers=headers, timeout=timeout)
+    client = AsyncClient(policy=policy, base_url=engine_url, headers=headers, timeout=timeout)
     crowd = httpx.AsyncClient(base_url=engine_url, headers=headers, limits=httpx.Limits(max_connections=None))
     flood = Flood(crowd, model)
 

@@ -17,7 +17,7 @@ def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
     """An engine simulator behind the gate, with a short queue so that a flood shows refusals too."""
     engine = create_engine_app(options, model=MODEL)
     settings = Settings.load(
-        tenants=[{"name": "chat", "keys": [CHAT_KEY], "max_queued": 24}],
+        tenants=[{"name": "chat", "keys": [CHAT_KEY], "max_queued": 64}],
         classes=[{"name": "standard", "kv_ceiling": 0.97, "max_queued": 24, "max_wait_s": 8.0}],
         metrics=False,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-CALLERS = 220
+CALLERS = 160
 ARRIVE_WITHIN_S = 6.0
 MAX_TRIES = 4
 OUTPUT_TOKENS = (150, 400)
