@@ -43,6 +43,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "generation_tokens": 1500.0,
         },
     ),
+    "vllm_0.32.0_unused": (
+        "vllm",
+        {
+            "kv_usage": 0.0,
+            "capacity_tokens": 16384,
+            "block_tokens": 128,
+            "preemptions": 0.0,
+            "generation_tokens": 0.0,
+            "prompt_tokens": 0.0,
+        },
+    ),
     "vllm_0.6": (
         "vllm",
         {
@@ -383,6 +394,32 @@ def test_a_renamed_level_is_unknown_not_zero() -> None:
         ProbeError, match=r"vllm:kv_cache_usage_perc, vllm:gpu_cache_usage_perc.*probe\.names"
     ):
         read(vllm('kv_cache_fill{engine="0"} 0.9', 'num_requests_running{engine="0"} 3'))
+
+
+def test_an_engine_that_has_worked_without_a_level_is_unknown() -> None:
+    """Only while no token has been computed is a missing level known to be nothing."""
+    untouched = ['generation_tokens_total{engine="0"} 0', 'prompt_tokens_total{engine="0"} 0']
+    assert read(vllm(*untouched))[0].kv_usage == 0.0
+
+    for worked in ("generation_tokens_total", "prompt_tokens_total"):
+        lines = [line.replace(" 0", " 1") if worked in line else line for line in untouched]
+        with pytest.raises(ProbeError, match="vllm:kv_cache_usage_perc"):
+            read(vllm(*lines))
+    for alone in untouched:
+        with pytest.raises(ProbeError, match="vllm:kv_cache_usage_perc"):
+            readings_from(parse_exposition(vllm(alone), KNOWN_NAMES), PRESETS["vllm"], instance="e")
+
+
+def test_one_engine_s_level_does_not_stand_for_another_s() -> None:
+    """An engine that runs requests without a level makes the page a failure; an untouched one is empty."""
+    lines = ['kv_cache_usage_perc{engine="0"} 0.2', 'num_requests_running{engine="0"} 3']
+    with pytest.raises(ProbeError, match="engine 1 states no level"):
+        read(vllm(*lines, 'num_requests_running{engine="1"} 3'))
+
+    counters = [f'{name}_tokens_total{{engine="1"}} 0' for name in ("generation", "prompt")]
+    used, unused = read(vllm(*lines, *counters), per_engine=True)
+
+    assert (used.kv_usage, unused.kv_usage, unused.instance) == (0.2, 0.0, "e#1")
 
 
 def test_names_place_a_figure_elsewhere() -> None:

@@ -66,14 +66,21 @@ def readings_from(
         InvalidReading: a figure is out of range.
     """
     table = {figure: _by_rank(samples, preset, figure) for figure in _RULES}
-    if not table["kv_usage"]:
-        table["kv_usage"] = _ratio(samples, preset)
-    if not table["kv_usage"] and preset.has_kv_level:
+    levels = table["kv_usage"] or _ratio(samples, preset)
+    if preset.level_comes_with_work:
+        levels |= {rank: {(): 0.0} for rank in _untouched(table) if rank not in levels}
+    table["kv_usage"] = levels
+    if not levels and preset.has_kv_level:
         raise ProbeError(_missing(preset, "kv_usage", "kv_used"))
     ranks = sorted({rank for figure in ("kv_usage", "waiting", "running") for rank in table[figure]})
     if not ranks:
         raise ProbeError(_missing(preset, "running", "waiting"))
     told = [rank for rank in ranks if rank] or ranks
+    unlevelled = [rank for rank in told if rank not in levels] if levels and () not in levels else []
+    if unlevelled:
+        raise ProbeError(
+            f"engine {'.'.join(unlevelled[0])} states no level while others do: it is unknown, not 0."
+        )
     if preset.blocks_cover_all_ranks:
         table["capacity_blocks"] = {
             rank: {series: blocks / len(table["capacity_blocks"]) for series, blocks in figures.items()}
@@ -115,6 +122,12 @@ def _collapse(samples: Samples, place: Selector) -> ByRank:
         previous = known.get(series, value)
         known[series] = math.nan if math.isnan(value) or math.isnan(previous) else max(previous, value)
     return found
+
+
+def _untouched(table: Mapping[str, ByRank]) -> list[Rank]:
+    """Return the engines that have computed no token since they started: nothing can be in their cache."""
+    made, read = table["generation_tokens"], table["prompt_tokens"]
+    return [rank for rank in made if rank in read and not any((*made[rank].values(), *read[rank].values()))]
 
 
 def _ratio(samples: Samples, preset: Preset) -> ByRank:

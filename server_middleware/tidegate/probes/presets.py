@@ -37,6 +37,7 @@ class Preset:
     """One engine's names.
 
     `blocks_cover_all_ranks`: each data-parallel rank states the sum of all ranks' blocks.
+    `level_comes_with_work`: an engine states its level with its first request, in some modes.
     `has_kv_level`: False where the engine publishes no level at all; such a reading has `kv_usage=None`.
     """
 
@@ -44,6 +45,7 @@ class Preset:
     title: str
     places: Mapping[str, tuple[Selector, ...]]
     blocks_cover_all_ranks: bool = False
+    level_comes_with_work: bool = False
     has_kv_level: bool = True
     models_path: str | None = None
 
@@ -54,7 +56,7 @@ class Preset:
 
     def recognised_by(self, present: Iterable[str]) -> bool:
         """Whether an exposition with these metric names comes from this engine."""
-        telling = ("kv_usage", "kv_used", "running", "waiting")
+        telling = ("kv_usage", "kv_used", "running", "waiting", "generation_tokens")
         wanted = {place.name for figure in telling for place in self.places.get(figure, ())}
         return not wanted.isdisjoint(present)
 
@@ -96,7 +98,16 @@ def _vllm(name: str, title: str, prefix: str, models_path: str | None = "/v1/mod
         "awake": '{0}engine_sleep_state{{sleep_state="awake"}}',
     }
     filled = {figure: text.format(prefix) for figure, text in places.items()}
-    return _preset(name, title, filled, blocks_cover_all_ranks=True, models_path=models_path)
+    # Several API servers share their gauges through files, where a gauge nobody has set is left out, and
+    # vLLM first sets it with the first request.
+    return _preset(
+        name,
+        title,
+        filled,
+        blocks_cover_all_ranks=True,
+        level_comes_with_work=True,
+        models_path=models_path,
+    )
 
 
 _ALL = (

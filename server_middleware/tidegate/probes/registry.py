@@ -101,10 +101,10 @@ class RegistryProbe:
     def _recognised(self, names: Iterable[str]) -> Preset:
         preset = recognise(names)
         if preset is None:
+            place = self._directory or "this process's prometheus_client registry"
             raise ProbeError(
-                "no engine's metrics in this process's prometheus_client registry; if the engine runs "
-                "elsewhere set probe.source = 'prometheus' and probe.urls, and if it is vLLM, start it "
-                "without --disable-log-stats."
+                f"no engine's metrics in {place}; if the engine runs elsewhere set probe.source = 'prometheus' "
+                "and probe.urls, and if it is vLLM, start it without --disable-log-stats."
             )
         return preset.with_names(self._names)
 
