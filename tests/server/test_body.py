@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi.body import Body, BodyTimeout, read_body
@@ -47,6 +47,7 @@ async def read(
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.integers(0, 60))
+@settings(deadline=None)
 def test_replay_is_exact_message_for_message_then_the_real_receive(
     chunks: list[bytes], max_bytes: int
 ) -> None:
@@ -65,6 +66,7 @@ def test_replay_is_exact_message_for_message_then_the_real_receive(
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.integers(0, 60))
+@settings(deadline=None)
 def test_data_is_the_whole_body_or_marked_incomplete(chunks: list[bytes], max_bytes: int) -> None:
     """`complete` says whether `data` may be parsed; never with more than `max_bytes`."""
     body = asyncio.run(read(Server(request(*chunks)), max_bytes=max_bytes))

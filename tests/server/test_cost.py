@@ -397,6 +397,7 @@ def test_any_bytes_have_a_cost(body: bytes, where: Route) -> None:
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
+@settings(deadline=None)
 def test_more_text_never_costs_less(one: str, more: str) -> None:
     """The estimate grows with the prompt."""
     short, long = cost(COMPLETIONS, prompt=one), cost(COMPLETIONS, prompt=one + more)
@@ -405,6 +406,7 @@ def test_more_text_never_costs_less(one: str, more: str) -> None:
 
 
 @given(json_values)
+@settings(deadline=None)
 def test_coercions_are_total(value: Any) -> None:
     """Whatever stands where a number or a switch is expected."""
     number = as_int(value)
@@ -413,6 +415,7 @@ def test_coercions_are_total(value: Any) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
+@settings(deadline=None)
 def test_reads_what_pythons_reader_reads(fields: dict[str, Any]) -> None:
     """No difference to hide behind."""
     data = json.dumps(fields).encode()

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -221,6 +221,7 @@ json_values = st.recursive(
     ),
     st.booleans(),
 )
+@settings(deadline=None)
 def test_only_named_fields_change(fields: dict[str, Any], allow_nan: bool) -> None:
     """Property: for any body the app sees the same JSON, but for the policy's own fields."""
     body = json.dumps(fields | ({"inf": float("inf")} if allow_nan else {})).encode()

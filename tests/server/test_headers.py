@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import http_sf
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi import headers as codec
@@ -40,6 +40,7 @@ def parsed(value: str) -> list[tuple[str, dict[str, Any]]]:
 @given(
     st.sampled_from(TEMPORARY), waits, st.none() | waits, st.none() | st.floats(0, 1e9), st.floats(-1, 1e9)
 )
+@settings(deadline=None)
 def test_waits_are_whole_true_and_consistent(
     reason: Reason, wait_s: float, reset_s: float | None, limit: float | None, remaining: float
 ) -> None:
@@ -204,6 +205,7 @@ def test_attempt(lines: list[tuple[bytes, bytes]], expected: int) -> None:
         )
     )
 )
+@settings(deadline=None)
 def test_no_request_header_raises(lines: list[tuple[bytes, bytes]]) -> None:
     """Any bytes in the headers we read are taken or ignored."""
     codec.parse_prefer_wait(lines)

@@ -9,7 +9,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi.classify import Dialect, Route
@@ -289,6 +289,7 @@ def test_replier_adds_cors_and_its_clock() -> None:
     ),
     st.sampled_from([CHAT, MESSAGES, None]),
 )
+@settings(deadline=None)
 def test_no_request_headers_can_break_a_refusal(
     reason: Reason, lines: list[tuple[bytes, bytes]], route: Route | None
 ) -> None:

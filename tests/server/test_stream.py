@@ -151,7 +151,7 @@ def feed(watch: OutputCounter, data: bytes, cuts: list[int]) -> list[float]:
 
 @pytest.mark.parametrize("name", STREAMS)
 @given(st.lists(st.integers(0, 5000), max_size=12))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
     """However the server cuts the bytes, usage, end and estimate are the same, and the estimate rises."""
     dialect, sequences, data = STREAMS[name]
@@ -289,7 +289,7 @@ ANSWERS: dict[str, tuple[Dialect, object]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @given(st.lists(st.integers(0, 500), max_size=5))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_usage_of_a_whole_answer(name: str, cuts: list[int]) -> None:
     """At the end, from its own place; look-alikes inside tool calls and echoes do not count."""
     dialect, answer = ANSWERS[name]
@@ -365,7 +365,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(list(Dialect)), st.integers(1, 3), st.lists(json_values, max_size=4), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_any_json_is_counted_without_an_error(
     dialect: Dialect, sequences: int, events: list[Any], streamed: bool
 ) -> None:
@@ -378,6 +378,7 @@ def test_any_json_is_counted_without_an_error(
 
 
 @given(st.sampled_from(list(Dialect)), st.lists(st.binary(max_size=40), max_size=8))
+@settings(deadline=None)
 def test_any_bytes_are_counted_without_an_error(dialect: Dialect, chunks: list[bytes]) -> None:
     """Binary audio, broken encodings, anything."""
     watch = counter(dialect)

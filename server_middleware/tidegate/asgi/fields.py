@@ -20,6 +20,10 @@ PRIORITY_HEADERS = frozenset({b"x-vllm-priority", b"x-override-priority"})
 """Headers by which vLLM and SGLang take a scheduling priority from the caller."""
 _NESTED = ("sampling_params", "parameters")
 _PARALLEL = ("n", "best_of", "beam_width")
+_OF_INTEREST = frozenset(
+    {*_PARALLEL, *_NESTED, "priority", "use_beam_search", "echo", "return_logprob", "prompt_logprobs"}
+    | {"decoder_input_details"}
+)
 
 
 class FieldProblem(ValueError):
@@ -64,6 +68,8 @@ class FieldPolicy(BaseModel):
         Raises:
             FieldProblem: something asked for is not allowed.
         """
+        if _OF_INTEREST.isdisjoint(fields):
+            return []
         found: list[Change] = []
         if self.priority != "allow" and fields.get("priority") is not None:
             if self.priority == "reject":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import http_sf
@@ -80,7 +80,7 @@ def refusal_headers(
     headers = [
         (b"retry-after", b"%d" % seconds),
         (b"retry-after-ms", b"%d" % milliseconds),
-        (b"ratelimit", _list(name, {"r": remaining, "t": min(_ceil(reset_after_s), seconds)})),
+        (b"ratelimit", _list(name, ("r", remaining), ("t", min(_ceil(reset_after_s), seconds)))),
         (b"cache-control", b"no-store"),
         (b"x-should-retry", b"true"),
     ]
@@ -92,12 +92,13 @@ def refusal_headers(
             (b"x-ratelimit-reset", b"%d" % _ceil(wall_now_s + reset_after_s)),
         ]
         if send_policy:
-            unit = {"qu": _UNITS[name]} if name in _UNITS else {"tidegate-unit": "kv-tokens"}
-            headers.append((b"ratelimit-policy", _list(name, {"q": limit, **unit})))
+            unit = ("qu", _UNITS[name]) if name in _UNITS else ("tidegate-unit", "kv-tokens")
+            headers.append((b"ratelimit-policy", _list(name, ("q", limit), unit)))
     return headers
 
 
-def _list(name: str, parameters: Mapping[str, int | str]) -> bytes:
+@lru_cache(maxsize=1024)
+def _list(name: str, *parameters: tuple[str, int | str]) -> bytes:
     item: Any = (name, dict(parameters))  # http-sf's types do not say that a list holds items
     return http_sf.ser([item]).encode("ascii")
 

@@ -15,16 +15,24 @@ _SESSION_FIELDS = (
     "previous_response_id",
     "prompt_cache_key",
 )
+_SESSIONS = frozenset({*_SESSION_FIELDS, "session_params"})
+_GRAMMARS = ("json_schema", "regex", "ebnf", "grammar", "structured_outputs")
+_THINKING = frozenset(
+    {"reasoning_effort", "reasoning", "output_config", "think", "chat_template_kwargs", "thinking"}
+)
+_HINTS = _THINKING | {*_GRAMMARS, "tools", "response_format", "format", "ignore_eos"}
 _LONGEST_SESSION = 128
 
 
 def length_hint(fields: Fields, parameters: Fields) -> str:
     """Thinking, tools, structured output and ignored end of sequence, as one short string."""
+    if parameters is fields and _HINTS.isdisjoint(fields):
+        return ""
     hints = [_thinking(fields)]
     if fields.get("tools") and fields.get("tool_choice") != "none":
         hints.append("tools")
     if any(fields.get(name) for name in ("response_format", "structured_outputs", "format")) or any(
-        parameters.get(name) for name in ("json_schema", "regex", "ebnf", "grammar", "structured_outputs")
+        parameters.get(name) for name in _GRAMMARS
     ):
         hints.append("structured")
     if as_bool(parameters.get("ignore_eos")):
@@ -33,6 +41,8 @@ def length_hint(fields: Fields, parameters: Fields) -> str:
 
 
 def _thinking(fields: Fields) -> str:
+    if _THINKING.isdisjoint(fields):
+        return ""
     template = as_fields(fields.get("chat_template_kwargs"))
     thinking = as_fields(fields.get("thinking"))
     for effort in (
@@ -54,6 +64,8 @@ def _thinking(fields: Fields) -> str:
 
 def session_key(fields: Fields) -> str | None:
     """The conversation the body names, if any."""
+    if _SESSIONS.isdisjoint(fields):
+        return None
     for name in _SESSION_FIELDS:
         value = fields.get(name)
         if isinstance(value, dict):

@@ -5,8 +5,6 @@ Law of this file: a malformed preference is no preference; nothing here raises.
 
 from __future__ import annotations
 
-from tidegate.asgi.types import Headers, list_header
-
 PROBLEM_JSON = "application/problem+json"
 _LONGEST_CHARACTERS = 2048
 
@@ -32,9 +30,8 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def prefers_problem_json(headers: Headers) -> bool:
+def prefers_problem_json(accept: str) -> bool:
     """Whether `Accept` names problem+json and likes it at least as much as plain JSON."""
-    accept = list_header(headers, b"accept")
     if "problem+json" not in accept.lower():
         return False
     found = weights(accept)
@@ -42,9 +39,8 @@ def prefers_problem_json(headers: Headers) -> bool:
     return found.get(PROBLEM_JSON, 0.0) > 0 and found[PROBLEM_JSON] >= plain
 
 
-def prefers_chinese(headers: Headers) -> bool:
+def prefers_chinese(accept: str) -> bool:
     """Whether `Accept-Language` ranks some Chinese above English; the earlier wins a tie."""
-    accept = list_header(headers, b"accept-language")
     if "zh" not in accept.lower():
         return False
     english = chinese = 0.0

@@ -21,7 +21,7 @@ from tidegate.asgi.cors import Cors, CorsOptions
 from tidegate.asgi.headers import bound_name, refusal_headers, retry_after_ms, retry_after_seconds
 from tidegate.asgi.messages import message
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
-from tidegate.asgi.types import HeaderList, Headers, Scope, Send, first_header
+from tidegate.asgi.types import HeaderList, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
 
 _SATURATION = frozenset(
@@ -44,6 +44,8 @@ _KINDS: dict[int, tuple[str, str, str]] = {  # status: code, type for OpenAI, ty
     429: ("RATE_LIMIT_EXCEEDED", "server_busy", "rate_limit_error"),
     503: ("SERVER_UNAVAILABLE", "server_busy", "overloaded_error"),
 }
+_Wishes = dict[bytes, str]
+_WISHES = frozenset({b"accept", b"accept-language", b"x-request-id"})
 _PROBLEMS = "https://iana.org/assignments/http-problem-types#"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _encode = msgspec.json.Encoder().encode
@@ -90,17 +92,17 @@ def build_reply(
 ) -> Reply:
     """The answer to a refused request."""
     status = refusal_status(refuse.reason, options.saturation_status)
-    request: Headers = scope.get("headers", ())
-    seconds, chinese = retry_after_seconds(refuse), prefers_chinese(request)
+    wishes = pick(scope.get("headers", ()), _WISHES)
+    seconds, chinese = retry_after_seconds(refuse), prefers_chinese(wishes.get(b"accept-language", ""))
     error: dict[str, Any] = {"reason": refuse.reason.value, "scope": refuse.scope}
     if seconds is not None:
         error |= {"retry_after": seconds, "retry_after_ms": retry_after_ms(refuse)}
-    body, content_type = _body(status, message(refuse, seconds, chinese), error, None, request, route)
+    body, content_type = _body(status, message(refuse, seconds, chinese), error, None, wishes, route)
     lines = refusal_headers(
         refuse, wall_now_s=wall_now_s, expose_limits=options.expose_limits, send_policy=options.send_policy
     )
     lines += [(b"content-language", b"zh" if chinese else b"en"), (b"vary", b"Accept, Accept-Language")]
-    return _reply(status, content_type, body, lines + (cors or []), request)
+    return _reply(status, content_type, body, lines + (cors or []), wishes)
 
 
 def build_problem(
@@ -114,26 +116,26 @@ def build_problem(
     cors: HeaderList | None = None,
 ) -> Reply:
     """An answer that is no refusal of admission: a bad field, a late body, a missing key, bad settings."""
-    request: Headers = scope.get("headers", ())
+    wishes = pick(scope.get("headers", ()), _WISHES)
     error = {"reason": reason, "scope": "request"}
-    body, content_type = _body(status, text, error, param, request, route)
+    body, content_type = _body(status, text, error, param, wishes, route)
     lines: HeaderList = [(b"cache-control", b"no-store"), (b"vary", b"Accept")]
     if status == HTTPStatus.UNAUTHORIZED:
         lines.append((b"www-authenticate", b"Bearer"))
     if status < 500 and status != HTTPStatus.REQUEST_TIMEOUT:
         lines.append((b"x-should-retry", b"false"))
-    return _reply(status, content_type, body, lines + (cors or []), request)
+    return _reply(status, content_type, body, lines + (cors or []), wishes)
 
 
 def _body(
-    status: int, text: str, error: dict[str, Any], param: str | None, request: Headers, route: Route | None
+    status: int, text: str, error: dict[str, Any], param: str | None, wishes: _Wishes, route: Route | None
 ) -> tuple[dict[str, Any], str]:
     code, openai_type, anthropic_type = _KINDS[status]
     if route is not None and route.dialect is Dialect.ANTHROPIC_MESSAGES:
         body = {"type": "error", "error": {"type": anthropic_type, "message": text, "code": code, **error}}
         return body, "application/json"
     body = {"error": {"code": code, "type": openai_type, "message": text, "param": param, **error}}
-    if prefers_problem_json(request):
+    if prefers_problem_json(wishes.get(b"accept", "")):
         return _problem(status, text, error) | body, PROBLEM_JSON
     return body, "application/json"
 
@@ -150,11 +152,9 @@ def _problem(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:
     return problem | error
 
 
-def _reply(
-    status: int, content_type: str, body: dict[str, Any], lines: HeaderList, request: Headers
-) -> Reply:
-    given = first_header(request, b"x-request-id")
-    request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+def _reply(status: int, content_type: str, body: dict[str, Any], lines: HeaderList, wishes: _Wishes) -> Reply:
+    given = wishes.get(b"x-request-id", "")
+    request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
     encoded = _encode(body)
     headers = [
         (b"content-type", content_type.encode("ascii")),

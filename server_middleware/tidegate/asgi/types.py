@@ -37,6 +37,16 @@ def list_header(headers: Headers, name: bytes) -> str:
     return ", ".join(header_lines(headers, name))
 
 
+def pick(headers: Headers, names: frozenset[bytes]) -> dict[bytes, str]:
+    """Those of the (lower-case) names that are there, in one pass; lines of one name joined by commas."""
+    found: dict[bytes, str] = {}
+    for name, value in headers:
+        if name in names:
+            text = value.decode("latin-1").strip(" \t")
+            found[name] = f"{found[name]}, {text}" if name in found else text
+    return found
+
+
 def without_headers(headers: Headers, names: frozenset[bytes]) -> HeaderList:
     """A new list without the lines of those (lower-case) names."""
     return [(key, value) for key, value in headers if key.lower() not in names]
