@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from examples.chat_ui.app import create_app
-from examples.chat_ui.engine import CHAT_KEY, MODEL, gated_engine
+from examples.chat_ui.engine import CHAT_KEY, CROWD_KEYS, MODEL, gated_engine
 
 GRACE_S = 2
 
@@ -39,11 +39,12 @@ def _server(app: object, port: int) -> _Server:
 async def _serve(options: argparse.Namespace) -> None:
     servers = []
     engine_url, key = options.engine_url, options.key
+    crowd_keys: tuple[str, ...] = ()
     if engine_url is None:
-        engine_url, key = f"http://127.0.0.1:{options.gate_port}", CHAT_KEY
+        engine_url, key, crowd_keys = f"http://127.0.0.1:{options.gate_port}", CHAT_KEY, CROWD_KEYS
         servers.append(_server(gated_engine(), options.gate_port))
     console_url = f"{engine_url.rstrip('/')}/tidegate/"
-    app = create_app(engine_url, model=options.model, key=key, console_url=console_url)
+    app = create_app(engine_url, model=options.model, key=key, crowd_keys=crowd_keys, console_url=console_url)
     servers.append(_server(app, options.port))
 
     def stop() -> None:

@@ -5,7 +5,7 @@ Law of this file: it puts the parts together and holds no logic of its own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
@@ -29,6 +29,7 @@ def create_app(
     *,
     model: str,
     key: str = "",
+    crowd_keys: Sequence[str] = (),
     console_url: str | None = None,
     policy: RetryPolicy = POLICY,
 ) -> Starlette:
@@ -38,14 +39,15 @@ def create_app(
         engine_url: base URL of an OpenAI-compatible server with the gate in front.
         model: name to ask for.
         key: sent as Bearer token, if there is one.
+        crowd_keys: of the flood's callers, drawn at random; none: they use `key`.
         console_url: the gate's operator's page, linked from the chat page.
         policy: how long the backend itself waits; `on_give_up` must be "raise".
     """
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=5.0)
     client = AsyncClient(policy=policy, base_url=engine_url, headers=headers, timeout=timeout)
-    crowd = httpx.AsyncClient(base_url=engine_url, headers=headers, limits=httpx.Limits(max_connections=None))
-    flood = Flood(crowd, model)
+    crowd = httpx.AsyncClient(base_url=engine_url, limits=httpx.Limits(max_connections=None))
+    flood = Flood(crowd, model, crowd_keys or (key,))
 
     async def demo(_request: Request) -> Response:
         return JSONResponse({"console": console_url})

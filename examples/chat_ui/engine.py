@@ -7,18 +7,29 @@ from tidegate.testing import EngineApp, EngineOptions, create_engine_app
 
 MODEL = "simulated"
 CHAT_KEY = "demo-chat-key"
-"""The whole chat is one tenant: the person at the page shares its seats with the flood."""
+"""The chat is one tenant: the person at the page shares its seats with most of the flood."""
+BOARD_KEY, REPORT_KEY = "demo-board-key", "demo-report-key"
+CROWD_KEYS = (CHAT_KEY,) * 6 + (REPORT_KEY,) * 3 + (BOARD_KEY,)
+"""Who the flood's callers are, by share."""
 
 ENGINE = EngineOptions(num_blocks=512, block_tokens=16, max_model_tokens=4096, step_s=0.02)
 """Some 8,000 tokens of KV cache: about twenty long answers at a time."""
 
 
 def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
-    """An engine simulator behind the gate, with a short queue so that a flood shows refusals too."""
+    """An engine simulator behind the gate, with short queues so that a flood shows refusals too."""
     engine = create_engine_app(options, model=MODEL)
     settings = Settings.load(
-        tenants=[{"name": "chat", "keys": [CHAT_KEY], "max_queued": 64}],
-        classes=[{"name": "standard", "kv_ceiling": 0.97, "max_queued": 24, "max_wait_s": 8.0}],
+        tenants=[
+            {"name": "chat", "keys": [CHAT_KEY], "max_queued": 64},
+            {"name": "board-room", "keys": [BOARD_KEY], "priority_class": "vip"},
+            {"name": "nightly-report", "keys": [REPORT_KEY], "priority_class": "batch", "max_queued": 64},
+        ],
+        classes=[
+            {"name": "vip", "weight": 8.0, "max_wait_s": 20.0},
+            {"name": "standard", "weight": 3.0, "kv_ceiling": 0.97, "max_queued": 24, "max_wait_s": 8.0},
+            {"name": "batch", "kv_ceiling": 0.9, "max_queued": 16, "max_wait_s": 30.0},
+        ],
         metrics=False,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -22,10 +23,11 @@ TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class Flood:
-    """One flood and its count. `refused` counts answers of 429, not callers."""
+    """One flood and its count. `refused` counts answers of 429, not callers; `keys` are drawn from."""
 
     client: httpx.AsyncClient
     model: str
+    keys: Sequence[str]
     answered: int = 0
     refused: int = 0
     lost: int = 0
@@ -74,9 +76,13 @@ class Flood:
             "max_tokens": self._random.randint(*OUTPUT_TOKENS),
             "ignore_eos": True,
         }
+        key = self._random.choice(self.keys)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         for _ in range(MAX_TRIES):
             try:
-                response = await self.client.post("/v1/chat/completions", json=body, timeout=TIMEOUT_S)
+                response = await self.client.post(
+                    "/v1/chat/completions", json=body, headers=headers, timeout=TIMEOUT_S
+                )
             except httpx.HTTPError:
                 break
             if response.status_code != httpx.codes.TOO_MANY_REQUESTS:

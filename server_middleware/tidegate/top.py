@@ -81,6 +81,8 @@ def _headline(state: State) -> Text:
     line = Text.assemble(("Tidegate ", "bold"), (f" {word} ", f"{style} reverse"))
     if poor:
         line.append(f"  signal {', '.join(sorted(set(poor)))}", "bold yellow")
+    if state["faults"]:
+        line.append(f"  {state['faults']} gate faults", "bold red")
     line.append(f"  {state['mode']} mode", "" if state["mode"] == "enforce" else "bold yellow")
     line.append(
         f"   running {state['running']}   waiting {state['queued']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.asgi.types import Receive, Scope, Send
@@ -73,11 +73,19 @@ def statistics(**changed: Any) -> Statistics:
     return replace(whole, **changed)
 
 
+@dataclass
+class Faults:
+    """A count that a test may raise."""
+
+    count: int = 0
+
+
 class FakeGate:
     """Shows whatever `now` holds; `console` records it on a clock of its own."""
 
     def __init__(self, options: ConsoleOptions | None = None) -> None:
         self.mode = "enforce"
+        self.faults = Faults()
         self.now = statistics()
         self.time_s = 1_000.0
         self.console = Console(options or ConsoleOptions(), self, clock=lambda: self.time_s)

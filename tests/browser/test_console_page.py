@@ -112,6 +112,18 @@ async def test_shadow_mode_is_unmistakable(page: Page, gate: FakeGate, url: str)
     await expect(page.locator("#mode")).to_have_text("shadow mode: nothing is held back")
 
 
+async def test_faults_of_the_gate_come_first(page: Page, gate: FakeGate, url: str) -> None:
+    """A gate that fails inside must not look open and well; a minute later it may again."""
+    await look(page, url)
+    gate.faults.count = 5
+    gate.tick()
+    await expect(page.locator("#gate")).to_have_text("5 gate faults")
+    for _ in range(61):
+        gate.tick()
+    await page.reload()
+    await expect(page.locator("#gate")).to_have_text("open")
+
+
 async def test_names_are_text(page: Page, gate: FakeGate, url: str) -> None:
     """Tenant, class, instance and reason names with markup are shown as written and never run."""
     evil = "<img src=x onerror=window.hacked=1>"

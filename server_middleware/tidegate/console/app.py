@@ -46,8 +46,20 @@ _SAFE: HeaderList = [
 ]
 
 
+class FaultCount(Protocol):
+    """Counts the gate's own exceptions."""
+
+    @property
+    def count(self) -> int:
+        """Since the start."""
+
+
 class Watched(Protocol):
     """What the console shows."""
+
+    @property
+    def faults(self) -> FaultCount:
+        """The gate's own exceptions; many of them and it passes everything through."""
 
     @property
     def mode(self) -> str:
@@ -87,7 +99,7 @@ class Console:
 
     def record(self, statistics: Statistics) -> None:
         """Keep a point of history and tell the viewers; called once a second."""
-        point = self._history.record(statistics, self._clock())
+        point = self._history.record(statistics, self._clock(), self._watched.faults.count)
         self._text = None
         if self._viewers:
             self._text = _event({**self._present(statistics), "point": point})
@@ -139,7 +151,8 @@ class Console:
         return {**present, "history": self._history.columns()} if with_history else present
 
     def _present(self, statistics: Statistics) -> dict[str, Any]:
-        return describe(statistics, self._watched.mode, self._version, self._wall_clock())
+        present = describe(statistics, self._watched.mode, self._version, self._wall_clock())
+        return {**present, "faults": self._watched.faults.count}
 
     async def _stream(self, receive: Receive, send: Send) -> None:
         """Everything once, then the present once a second, until the viewer leaves."""

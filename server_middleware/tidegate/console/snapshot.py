@@ -35,6 +35,7 @@ class Point:
     admitted_per_s: float
     refused_per_s: float
     preemptions_per_s: float
+    faults: int  # unexpected exceptions of the gate itself, since the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,11 @@ class History:
         self._points: deque[Point] = deque(maxlen=HISTORY_POINTS)
         self._last: _Totals | None = None
 
-    def record(self, statistics: Statistics, now: float) -> Point:
-        """Add a point; `now` is monotonic seconds. Counters that went back (a restart) count as still."""
+    def record(self, statistics: Statistics, now: float, faults: int = 0) -> Point:
+        """Add a point; `now` is monotonic seconds, `faults` a running count.
+
+        Counters that went back (a restart) count as still.
+        """
         totals = _Totals(
             now,
             statistics.admitted,
@@ -74,6 +78,7 @@ class History:
             admitted_per_s=_rate(totals.admitted - last.admitted, span_s),
             refused_per_s=_rate(totals.refused - last.refused, span_s),
             preemptions_per_s=_rate(totals.preemptions - last.preemptions, span_s),
+            faults=faults,
         )
         self._last = totals
         self._points.append(point)

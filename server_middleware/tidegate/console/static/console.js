@@ -6,10 +6,11 @@
 import { drawLines, drawRules, Tank } from "./plots.js";
 
 const SPAN_S = 300;
+const FAULT_POINTS = 60;
 const RECENT_POINTS = 10;
 const SILENT_AFTER_MS = 4_000;
 const SERIES = ["level", "peak", "watermark", "queued", "running", "oldest_wait_s", "admitted_per_s", "refused_per_s",
-  "preemptions_per_s"];
+  "preemptions_per_s", "faults"];
 const byId = (id) => document.getElementById(id);
 const tanks = new Map();
 let history = { at_s: [], ...Object.fromEntries(SERIES.map((name) => [name, []])) };
@@ -96,15 +97,24 @@ function showTanks({ instances, instances_hidden: hidden }) {
   byId("tide-title").textContent = hidden > 0 ? `KV cache (${hidden} more instances not shown)` : "KV cache";
 }
 
-function showGate({ is_open: isOpen, mode, instances, version }) {
+/** The most alarming thing first: faults of the gate itself, then a poor signal, then the level. */
+function condition({ is_open: isOpen, instances }) {
+  const lately = history.faults.slice(-FAULT_POINTS);
+  const faults = (lately.at(-1) ?? 0) - (lately[0] ?? 0);
+  if (faults > 0) return [`${figure(faults)} gate faults`, "blind"];
   const states = instances.map(({ state }) => state).filter((state) => state !== "fresh");
-  const pill = byId("gate");
-  const isPoor = states.length > 0;
-  pill.textContent = isPoor ? `signal ${states[0]}` : isOpen ? "open" : "holding";
-  pill.dataset.mood = isPoor ? (states.every((state) => state === "stale") ? "near" : "blind") : isOpen ? "calm" : "high";
+  if (states.length > 0) return [`signal ${states[0]}`, states.every((state) => state === "stale") ? "near" : "blind"];
+  return isOpen ? ["open", "calm"] : ["holding", "high"];
+}
+
+function showGate(state) {
+  const [words, tone] = condition(state);
+  byId("gate").textContent = words;
+  byId("gate").dataset.mood = tone;
+  const { mode, version } = state;
   byId("mode").textContent = mode === "enforce" ? `enforce mode, ${version}` : `${mode} mode: nothing is held back`;
   byId("mode").dataset.mood = mode === "enforce" ? "" : "near";
-  document.title = `${isPoor ? states[0] : isOpen ? "open" : "holding"} · Tidegate`;
+  document.title = `${words} · Tidegate`;
 }
 
 /** The mean of the last seconds: a figure that changes wildly each second is not legible. */

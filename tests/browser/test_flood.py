@@ -1,0 +1,106 @@
+"""The whole chain for real: browser, backend on the SDK, gate, engine simulator, and a flood in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import BrowserContext, Page, expect
+
+from examples.chat_ui.app import create_app
+from examples.chat_ui.engine import CHAT_KEY, CROWD_KEYS, ENGINE, MODEL, gated_engine
+from tests.browser.serving import serving
+from tests.browser.test_chat_countdown import WATCH_SEND
+from tidegate.testing import EngineApp
+from tidegate_client import RetryPolicy
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+IMPATIENT = RetryPolicy(max_attempts=1, on_give_up="raise")
+"""The backend waits for nothing itself, so that every refusal reaches the page."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The running parts."""
+
+    chat_url: str
+    gate_url: str
+    engine: EngineApp
+
+    async def state(self) -> dict[str, object]:
+        """What the operator's page is told."""
+        async with httpx.AsyncClient() as client:
+            state: dict[str, object] = (await client.get(f"{self.gate_url}/tidegate/state.json")).json()
+            return state
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def chain() -> AsyncIterator[Chain]:
+    """Gate and backend on real sockets."""
+    gate = gated_engine(replace(ENGINE, step_s=0.006))  # a faster engine: the waits are shorter, and real
+    assert isinstance(gate.app, EngineApp)
+    async with serving(gate) as gate_url:
+        console = f"{gate_url}/tidegate/"
+        app = create_app(
+            gate_url, model=MODEL, key=CHAT_KEY, crowd_keys=CROWD_KEYS, console_url=console, policy=IMPATIENT
+        )
+        async with serving(app) as chat_url:
+            yield Chain(chat_url, gate_url, gate.app)
+
+
+async def ask_until_refused(page: Page) -> None:
+    """Sends messages until one meets the flood."""
+    for number in range(8):
+        await page.fill("#draft", f"Is there room? {number}")
+        await page.press("#draft", "Enter")
+        met = page.locator("#notice.wait, .answer:not([aria-busy])").nth(number)
+        await expect(page.locator("#notice.wait").or_(met).first).to_be_visible(timeout=20_000)
+        if await page.locator("#notice.wait").is_visible():
+            return
+    pytest.fail("the flood never filled the gate")
+
+
+async def test_flood_countdown_and_operators_page(context: BrowserContext, chain: Chain) -> None:
+    """A flood fills the gate; the page counts down, opens once, and the operator sees it all."""
+    page, console = await context.new_page(), await context.new_page()
+    await console.goto(f"{chain.gate_url}/tidegate/")
+    await page.goto(chain.chat_url)
+    await page.wait_for_selector("html[data-ready]")
+    await page.click("#flood")
+    await expect(page.locator("#tide")).to_contain_text("Flood:")
+    await expect(console.locator("#refusals")).to_contain_text("full", timeout=30_000)
+    await ask_until_refused(page)
+    draft = await page.input_value("#draft")
+    await page.evaluate(WATCH_SEND)
+    await expect(page.locator("#send")).to_be_disabled()
+    first = await page.inner_text("#clock")
+    await expect(page.locator("#clock")).not_to_have_text(first)
+    assert await page.input_value("#draft") == draft
+    assert int(await console.inner_text(".tank .level")) > 0
+    assert int(await console.inner_text("#running")) > 0
+    assert chain.engine.stats().preemptions == 0
+    await expect(page.locator("#send")).to_be_enabled(timeout=60_000)
+    assert await page.evaluate("changes") == [False]
+
+
+async def test_closing_the_tab_cancels_the_engines_work(context: BrowserContext, chain: Chain) -> None:
+    """A tab that closes in mid-answer frees the engine's KV and the gate's lease."""
+    page = await context.new_page()
+    await page.goto(chain.chat_url)
+    await page.wait_for_selector("html[data-ready]")
+    await page.fill("#draft", "Tell me everything")
+    await page.press("#draft", "Enter")
+    await expect(page.locator(".answer")).to_be_visible()
+    assert chain.engine.stats().running == 1
+    await page.close()
+    for _ in range(200):
+        if not chain.engine.stats().running and not (await chain.state())["running"]:
+            break
+        await asyncio.sleep(0.05)
+    assert (await chain.state())["running"] == 0
+    assert chain.engine.stats().cancelled_requests == 1
