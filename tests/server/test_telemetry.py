@@ -1,0 +1,174 @@
+"""Events, the log and the metrics: said once, bounded, and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics
+from tidegate.telemetry.events import AdmissionEvent, EventKind, Hooks
+from tidegate.telemetry.log import SUMMARY_INTERVAL_S, LogHook
+from tidegate.telemetry.prometheus import PrometheusHook, prometheus_hook
+from tidegate.testing import FakeClock
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+INSTANCE = InstanceStatistics(
+    name="default",
+    state="fresh",
+    level=0.5,
+    age_s=0.2,
+    capacity_tokens=1000.0,
+    held_tokens=400.0,
+    projected_peak_tokens=700.0,
+    high_watermark=0.82,
+    margin=0.05,
+    kp=1.0,
+    leases=3,
+    waiting_in_engine=None,
+    running_in_engine=3,
+    preemptions=2.0,
+)
+STATISTICS = Statistics(
+    is_open=True,
+    instances=(INSTANCE,),
+    classes=(ClassStatistics(name="vip", queued=2, running=1, oldest_wait_s=0.7, kv_ceiling=1.0),),
+    queued=2,
+    running=1,
+)
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_events_are_counted_under_bounded_labels(registry: CollectorRegistry) -> None:
+    """Each kind lands in its metric."""
+    hook = PrometheusHook(registry)
+    hook(AdmissionEvent(kind=EventKind.ADMITTED, priority_class="vip", waited_s=0.3))
+    hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="batch", reason="queue_full"))
+    hook(AdmissionEvent(kind=EventKind.LEFT))
+    hook(
+        AdmissionEvent(
+            kind=EventKind.ENDED, priority_class="vip", status=200, output_tokens=7, prompt_tokens=5
+        )
+    )
+    hook(AdmissionEvent(kind=EventKind.ENDED, priority_class="vip"))
+    hook(AdmissionEvent(kind=EventKind.FAULT, reason="offer"))
+    hook(AdmissionEvent(kind=EventKind.SHADOWED, priority_class="vip", reason="queued"))
+    hook(AdmissionEvent(kind=EventKind.PROBE_FAILED, instance="a"))
+    hook(AdmissionEvent(kind=EventKind.FIRST_BYTE, priority_class="vip", duration_s=0.1))
+    assert value(registry, "tidegate_admitted_total", **{"class": "vip"}) == 1
+    assert value(registry, "tidegate_queue_wait_seconds_sum", **{"class": "vip"}) == 0.3
+    assert value(registry, "tidegate_refused_total", **{"class": "batch", "reason": "queue_full"}) == 1
+    assert value(registry, "tidegate_left_total", **{"class": "unknown"}) == 1
+    assert value(registry, "tidegate_ended_total", **{"class": "vip", "status": "2xx"}) == 1
+    assert value(registry, "tidegate_ended_total", **{"class": "vip", "status": "none"}) == 1
+    assert value(registry, "tidegate_output_tokens_total", **{"class": "vip"}) == 7
+    assert value(registry, "tidegate_faults_total", where="offer") == 1
+    assert value(registry, "tidegate_shadowed_total", **{"class": "vip", "reason": "queued"}) == 1
+    assert value(registry, "tidegate_probe_failures_total", instance="a") == 1
+    assert value(registry, "tidegate_time_to_first_byte_seconds_count", **{"class": "vip"}) == 1
+
+
+def test_the_snapshot_is_mirrored_and_the_unknown_is_left_out(registry: CollectorRegistry) -> None:
+    """An unknown figure is absent, never 0."""
+    PrometheusHook(registry)(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
+    assert value(registry, "tidegate_queued_requests", **{"class": "vip"}) == 2
+    assert value(registry, "tidegate_oldest_wait_seconds", **{"class": "vip"}) == 0.7
+    assert value(registry, "tidegate_kv_level_ratio", instance="default") == 0.5
+    assert value(registry, "tidegate_engine_waiting_requests", instance="default") is None
+    assert value(registry, "tidegate_signal_state", instance="default", state="fresh") == 1
+    assert value(registry, "tidegate_signal_state", instance="default", state="blind") == 0
+
+
+def test_modes_pass_through_and_draining_are_gauges(registry: CollectorRegistry) -> None:
+    """What an alert is made of."""
+    hook = PrometheusHook(registry)
+    hook(AdmissionEvent(kind=EventKind.MODE, reason="shadow"))
+    hook(AdmissionEvent(kind=EventKind.PASS_THROUGH, reason="opened"))
+    hook(AdmissionEvent(kind=EventKind.DRAINING))
+    assert value(registry, "tidegate_mode", mode="shadow") == 1
+    assert value(registry, "tidegate_mode", mode="enforce") == 0
+    assert value(registry, "tidegate_pass_through") == 1
+    assert value(registry, "tidegate_draining") == 1
+    hook(AdmissionEvent(kind=EventKind.PASS_THROUGH, reason="closed"))
+    assert value(registry, "tidegate_pass_through") == 0
+
+
+def test_one_registry_has_one_hook(registry: CollectorRegistry) -> None:
+    """Two middlewares in one process register each name once."""
+    assert prometheus_hook(registry) is prometheus_hook(registry)
+
+
+def test_the_reference_lists_every_metric_with_its_type_and_labels(registry: CollectorRegistry) -> None:
+    """The documentation cannot fall behind."""
+    hook = PrometheusHook(registry)
+    real = {}
+    for metric in vars(hook).values():
+        name = metric._name + ("_total" if metric._type == "counter" else "")
+        real[name] = (metric._type, ", ".join(metric._labelnames))
+    rows = re.findall(r"^\| `(tidegate_\w+)` \| (\w+) \| ([\w, ]*?) ?\|", REFERENCE.read_text(), re.MULTILINE)
+    assert {name: (kind, labels) for name, kind, labels in rows} == real
+
+
+def test_refusals_are_summed_up_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each refusal would be a second flood."""
+    clock = FakeClock()
+    hook = LogHook(clock)
+    tick = AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS)
+    with caplog.at_level(logging.INFO, "tidegate"):
+        for _ in range(1000):
+            hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="standard", reason="queue_full"))
+        hook(tick)
+        hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="batch", reason="displaced"))
+        hook(tick)
+        assert caplog.messages == ["Refused 1000 (standard queue_full: 1000); running 1, queued 2."]
+        clock.advance(SUMMARY_INTERVAL_S)
+        hook(tick)
+        hook(tick)
+    assert caplog.messages[1:] == ["Refused 1 (batch displaced: 1); running 1, queued 2."]
+
+
+def test_the_same_probe_failure_is_told_once_until_the_signal_is_fresh_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An engine that is down for an hour is one line, not 3,600."""
+    hook = LogHook(FakeClock())
+    failed = AdmissionEvent(kind=EventKind.PROBE_FAILED, instance="a", detail="connection refused")
+    with caplog.at_level(logging.INFO, "tidegate"):
+        for _ in range(5):
+            hook(failed)
+        hook(AdmissionEvent(kind=EventKind.SIGNAL, instance="a", reason="blind"))
+        hook(AdmissionEvent(kind=EventKind.SIGNAL, instance="a", reason="fresh"))
+        hook(failed)
+    told = [message for message in caplog.messages if "connection refused" in message]
+    assert len(told) == 2
+    assert any("is now blind" in message for message in caplog.messages)
+
+
+def test_opening_itself_is_a_critical_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Loud enough to wake somebody."""
+    LogHook(FakeClock())(AdmissionEvent(kind=EventKind.PASS_THROUGH, reason="opened", detail="passes all"))
+    assert caplog.records[-1].levelno == logging.CRITICAL
+
+
+def test_a_raising_hook_is_dropped_and_the_others_hear_on() -> None:
+    """One bad listener costs itself."""
+    heard: list[AdmissionEvent] = []
+
+    def bad(event: AdmissionEvent) -> None:
+        raise RuntimeError("bad hook")
+
+    hooks = Hooks([bad, heard.append])
+    for _ in range(2):
+        hooks(AdmissionEvent(kind=EventKind.LEFT))
+    assert len(heard) == 2
