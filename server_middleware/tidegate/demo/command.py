@@ -208,9 +208,10 @@ async def _until_ready(url: str, process: subprocess.Popen[bytes], log: IO[bytes
     async with httpx.AsyncClient() as client:
         while time.monotonic() < give_up_at:
             if process.poll() is not None:
-                raise DemoFailed(
-                    f"The demo server ended with code {process.returncode}; its message is above."
-                )
+                log.seek(0)
+                said = log.read().decode("utf-8", "replace").strip()
+                raise DemoFailed(f"The demo server ended with code {process.returncode}:
+{said}")
             with contextlib.suppress(httpx.HTTPError):
                 if (await client.get(f"{url}/health")).status_code == 200:
                     return
