@@ -14,13 +14,25 @@ import hashlib
 import hmac
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidegate.asgi.addresses import UNIX, TrustedProxies, parse_network
+from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.proofs import Proofs
+from tidegate.asgi.tenant import Caller, TenantKeys
 from tidegate.asgi.types import Headers, Scope, header_lines
+
+__all__ = [
+    "PRIORITY_HEADER",
+    "UNPROVEN",
+    "Caller",
+    "IdentityOptions",
+    "Resolver",
+    "TenantKeys",
+    "credentials",
+]
 
 PRIORITY_HEADER = b"x-tidegate-priority"
 UNPROVEN = "unproven"
@@ -63,26 +75,6 @@ class IdentityOptions(BaseModel):
         return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantKeys:
-    """A configured tenant. A key is the plain credential or `sha256:` and its 64 hexadecimal digits."""
-
-    name: str
-    priority_class: str
-    keys: tuple[str, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks. `credential_hash` is SHA-256 in hexadecimal, `None` where no credential came along."""
-
-    tenant: str
-    priority_class: str
-    credential_hash: str | None = None
-    end_user: str | None = None
-    is_configured: bool = False
-
-
 class Resolver:
     """Names callers by configuration, and by what the app has shown of unknown credentials.
 
@@ -91,6 +83,7 @@ class Resolver:
         options: whose word counts.
         classes: names of the priority classes, highest first.
         default_class: for callers nobody configured.
+        keys: a provider of keys that are not in the configuration; used by `identify` only.
 
     Raises:
         ValueError: one key names two tenants, or a `sha256:` key is malformed.
@@ -103,7 +96,9 @@ class Resolver:
         *,
         classes: Sequence[str],
         default_class: str,
+        keys: CachedKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._by_name = {tenant.name: tenant for tenant in tenants}
         self._by_key = _by_key(tenants)
         self._options = options
@@ -116,14 +111,41 @@ class Resolver:
 
     def resolve(self, scope: Scope) -> Caller:
         """The caller of this request; the same for equal headers until the app shows something new."""
+        return self._finished(scope, self._recognised(scope))
+
+    async def identify(self, scope: Scope) -> Caller:
+        """As `resolve`, but asks the provider of keys, if there is one, about an unknown credential."""
+        caller = self._recognised(scope)
+        if self._keys is not None and not caller.is_configured and caller.credential_hash is not None:
+            for digest in _digests(scope.get("headers", ())):
+                owner = await self._keys.owner(digest.hex())
+                if owner is not None:
+                    return self._finished(scope, self._owned(owner, digest))
+        return self._finished(scope, caller)
+
+    def _recognised(self, scope: Scope) -> Caller:
         headers: Headers = scope.get("headers", ())
-        is_trusted = self._proxies.trusts_peer(scope)
-        caller = (self._named(headers) if is_trusted else None) or self._by_credential(scope, headers)
-        if self._end_user_header is not None and (is_trusted or caller.is_configured):
-            caller = replace(caller, end_user=_only(headers, self._end_user_header))
+        is_named = self._tenant_header is not None and self._proxies.trusts_peer(scope)
+        return (self._named(headers) if is_named else None) or self._by_credential(scope, headers)
+
+    def _finished(self, scope: Scope, caller: Caller) -> Caller:
+        """With the end user, and lowered as the caller wishes."""
+        headers: Headers = scope.get("headers", ())
+        header = self._end_user_header
+        if header is not None and (caller.is_configured or self._proxies.trusts_peer(scope)):
+            caller = replace(caller, end_user=_only(headers, header))
         for wish in header_lines(headers, PRIORITY_HEADER):
             caller = self.lowered(caller, wish)
         return caller
+
+    def _owned(self, tenant: TenantKeys, digest: bytes) -> Caller:
+        known = tenant.priority_class in self._ranks
+        return Caller(
+            tenant=tenant.name,
+            priority_class=tenant.priority_class if known else self._default_class,
+            credential_hash=digest.hex(),
+            is_configured=True,
+        )
 
     def lowered(self, caller: Caller, priority_class: str | None) -> Caller:
         """The caller in that class if it ranks lower; otherwise unchanged, unknown names included."""
@@ -151,16 +173,11 @@ class Resolver:
         return Caller(tenant=f"header-{name}", priority_class=self._default_class)
 
     def _by_credential(self, scope: Scope, headers: Headers) -> Caller:
-        digests = [hashlib.sha256(given).digest() for given in credentials(headers)]
+        digests = _digests(headers)
         for digest in digests:
             tenant = self._owner(digest)
             if tenant is not None:
-                return Caller(
-                    tenant=tenant.name,
-                    priority_class=tenant.priority_class,
-                    credential_hash=digest.hex(),
-                    is_configured=True,
-                )
+                return self._owned(tenant, digest)
         given = digests[0].hex() if digests else None
         return Caller(
             tenant=self._unknown(scope, given), priority_class=self._default_class, credential_hash=given
@@ -196,6 +213,10 @@ def credentials(headers: Headers) -> list[bytes]:
         if scheme.lower() == b"bearer":
             found.insert(0, token.strip())
     return [credential for credential in found if credential]
+
+
+def _digests(headers: Headers) -> list[bytes]:
+    return [hashlib.sha256(given).digest() for given in credentials(headers)]
 
 
 def _by_key(tenants: Sequence[TenantKeys]) -> dict[bytes, tuple[bytes, TenantKeys]]:

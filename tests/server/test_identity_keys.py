@@ -1,0 +1,146 @@
+"""Keys from a provider: cached, bounded, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+
+import pytest
+
+from tests.server.test_identity import bearer, scope
+from tidegate.asgi.identity import IdentityOptions, Resolver
+from tidegate.asgi.keys import CachedKeys
+from tidegate.asgi.tenant import TenantKeys
+
+HOURLY = TenantKeys(name="hourly", priority_class="vip")
+
+
+def hashed(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class Provider:
+    """A scripted provider: what it knows, how often it was asked, whether it hangs or fails."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.owners = {hashed("k"): HOURLY}
+        self.asked: list[str] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.error: Exception | None = None
+
+    async def lookup(self, credential_hash: str) -> TenantKeys | None:
+        self.asked.append(credential_hash)
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return self.owners.get(credential_hash)
+
+    def cached(self, *, max_entries: int = 10, timeout_s: float = 5.0) -> CachedKeys:
+        return CachedKeys(
+            self.lookup,
+            clock=lambda: self.now,
+            ttl_s=100.0,
+            unknown_ttl_s=10.0,
+            timeout_s=timeout_s,
+            max_entries=max_entries,
+            max_lookups=2,
+        )
+
+
+async def test_answers_are_believed_for_their_time() -> None:
+    """An owner longer than a miss; then the provider is asked again, and a withdrawn key ends."""
+    provider = Provider()
+    keys = provider.cached()
+    assert await keys.owner(hashed("k")) is HOURLY
+    assert await keys.owner(hashed("no")) is None
+    provider.now = 9.9
+    await keys.owner(hashed("k")), await keys.owner(hashed("no"))
+    assert len(provider.asked) == 2
+    provider.owners = {hashed("no"): HOURLY}
+    provider.now = 10.0
+    assert await keys.owner(hashed("no")) is HOURLY
+    assert await keys.owner(hashed("k")) is HOURLY
+    provider.now = 100.0
+    assert await keys.owner(hashed("k")) is None
+
+
+async def test_callers_of_one_key_share_a_lookup() -> None:
+    """Also when the first of them leaves."""
+    provider = Provider()
+    keys = provider.cached()
+    provider.go.clear()
+    tasks = [asyncio.create_task(keys.owner(hashed("k"))) for _ in range(5)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    provider.go.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert results[1:] == [HOURLY] * 4
+    assert len(provider.asked) == 1
+
+
+async def test_a_broken_provider_leaves_the_last_answer_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody known is turned away, nobody unknown gets in, and it is logged without the key."""
+    provider = Provider()
+    keys = provider.cached()
+    await keys.owner(hashed("k"))
+    provider.now, provider.error = 200.0, RuntimeError("down")
+    with caplog.at_level(logging.ERROR, "tidegate"):
+        assert await keys.owner(hashed("k")) is HOURLY
+        assert await keys.owner(hashed("no")) is None
+    assert hashed("k") not in caplog.text
+    asked = len(provider.asked)
+    await keys.owner(hashed("k"))
+    assert len(provider.asked) == asked, "not asked again at once"
+
+
+async def test_a_hanging_provider_is_given_up() -> None:
+    """Within its time-out."""
+    provider = Provider()
+    provider.go.clear()
+    assert await provider.cached(timeout_s=0.01).owner(hashed("k")) is None
+
+
+async def test_lookups_and_memory_are_bounded() -> None:
+    """Random keys neither pile up lookups nor entries."""
+    provider = Provider()
+    keys = provider.cached(max_entries=3)
+    provider.go.clear()
+    tasks = [asyncio.create_task(keys.owner(hashed(str(n)))) for n in range(10)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(provider.asked) == 2
+    assert sum(task.done() for task in tasks) == 8
+    provider.go.set()
+    await asyncio.gather(*tasks)
+    for number in range(20):
+        await keys.owner(hashed(f"x{number}"))
+    assert len(keys._known) == 3
+
+
+async def test_the_resolver_asks_for_unknown_keys_only() -> None:
+    """Configured keys cost no lookup; an unknown class falls back to the default one."""
+    provider = Provider()
+    provider.owners[hashed("odd")] = TenantKeys(name="odd", priority_class="nonesuch")
+    resolver = Resolver(
+        [TenantKeys(name="acme", priority_class="vip", keys=("configured",))],
+        IdentityOptions(require_key=True),
+        classes=("vip", "standard", "batch"),
+        default_class="standard",
+        keys=provider.cached(),
+    )
+    assert (await resolver.identify(scope(bearer("configured")))).tenant == "acme"
+    assert (await resolver.identify(scope())).is_configured is False
+    assert provider.asked == []
+    caller = await resolver.identify(
+        scope(bearer("EMPTY"), ("x-api-key", "k"), ("x-tidegate-priority", "batch"))
+    )
+    assert (caller.tenant, caller.priority_class, caller.credential_hash) == ("hourly", "batch", hashed("k"))
+    assert resolver.is_allowed(caller)
+    odd = await resolver.identify(scope(bearer("odd")))
+    assert (odd.tenant, odd.priority_class) == ("odd", "standard")
+    unknown = await resolver.identify(scope(bearer("nobody")))
+    assert unknown == resolver.resolve(scope(bearer("nobody")))
