@@ -7,6 +7,7 @@ httpx2.
 from .core.decision import Why
 from .core.events import WaitEvent
 from .core.policy import RetryPolicy
+from .ending import rate_limited
 from .errors import RateLimited
 from .httpx_transports import AsyncClient, AsyncRetryTransport, Client, RetryTransport
 from .options import call_options
@@ -21,4 +22,5 @@ __all__ = [
     "WaitEvent",
     "Why",
     "call_options",
+    "rate_limited",
 ]

@@ -18,6 +18,17 @@ EXTENSION = "tidegate"
 """Key of the RateLimited error among the extensions of a response that is returned in its stead."""
 
 
+def rate_limited(error: BaseException) -> RateLimited | None:
+    """The RateLimited behind an SDK's own error (`openai.RateLimitError` and the like), None when there is
+    none.
+    """
+    if isinstance(error, RateLimited):
+        return error
+    extensions = getattr(getattr(error, "response", None), "extensions", None)
+    found = extensions.get(EXTENSION) if isinstance(extensions, dict) else None
+    return found if isinstance(found, RateLimited) else None
+
+
 def ended(call: Call, response: Any) -> Any:
     """The last answer as the caller gets it; None as `response` when nothing was sent.
 

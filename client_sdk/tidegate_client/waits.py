@@ -1,12 +1,16 @@
-"""The ways to hear about waits.
+"""The ways to hear about waits: a callback, an async iterator, a snapshot.
 
-Law: a listener never breaks a call: what it raises is logged and forgotten.
+Law: a listener never breaks a call: what it raises is logged and forgotten; and nothing here grows without
+bound.
 """
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
 
 from .core.events import WaitEvent
 
@@ -16,6 +20,7 @@ loop.
 """
 
 _log = logging.getLogger("tidegate_client")
+_KEPT = 1000
 
 
 def tell(listener: OnWait | None, event: WaitEvent) -> None:
@@ -26,3 +31,65 @@ def tell(listener: OnWait | None, event: WaitEvent) -> None:
         listener(event)
     except Exception:  # noqa: BLE001  whatever a listener does wrong, the call goes on
         _log.exception("an on_wait listener failed; the call goes on")
+
+
+class WaitFeed:
+    """A listener to iterate over: `async for event in feed`, or to look at: `feed.waiting(now)`.
+
+    Each `async for` gets the events from its start on; one that does not keep up loses the oldest.
+    """
+
+    def __init__(self) -> None:
+        self._latest: collections.OrderedDict[int, WaitEvent] = collections.OrderedDict()
+        self._followers: list[_Follower] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, event: WaitEvent) -> None:
+        """Take an event; from any thread."""
+        with self._lock:
+            self._latest[event.call_id] = event
+            self._latest.move_to_end(event.call_id)
+            while len(self._latest) > _KEPT:
+                self._latest.popitem(last=False)
+            followers = list(self._followers)
+        for follower in followers:
+            follower.put(event)
+
+    def waiting(self, now: float) -> list[WaitEvent]:
+        """The latest event of every call that still waits at `now` (monotonic seconds), the first to go
+        first.
+        """
+        with self._lock:
+            events = [event for event in self._latest.values() if event.until > now]
+        return sorted(events, key=lambda event: event.until)
+
+    async def __aiter__(self) -> AsyncIterator[WaitEvent]:
+        follower = _Follower()
+        with self._lock:
+            self._followers.append(follower)
+        try:
+            while True:
+                yield await follower.get()
+        finally:
+            with self._lock:
+                self._followers.remove(follower)
+
+
+class _Follower:
+    """The events one `async for` has not seen yet."""
+
+    def __init__(self) -> None:
+        self._events: collections.deque[WaitEvent] = collections.deque(maxlen=_KEPT)
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    def put(self, event: WaitEvent) -> None:
+        self._events.append(event)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def get(self) -> WaitEvent:
+        while not self._events:
+            self._news.clear()
+            await self._news.wait()
+        return self._events.popleft()

@@ -58,7 +58,6 @@ CASES = [
     Case(
         "a quota that is used up is no blip",
         (refuse(1, code="insufficient_quota"),),
-        status=None,
         why=Why.QUOTA,
     ),
     Case("the server forbids a retry", (refuse(1, x_should_retry="false"),), status=429),
@@ -66,8 +65,7 @@ CASES = [
         "attempts run out",
         (),
         (0.3, 0.55),
-        None,
-        Why.ATTEMPTS,
+        why=Why.ATTEMPTS,
         policy=RetryPolicy(max_attempts=3),
         then=refuse(),
     ),

@@ -31,14 +31,15 @@ from .jitter import growing_s
 Uniform = Callable[[], float]
 
 # Tuned in simulation on token buckets (5 to 100 per second, waits told in seconds and in milliseconds) and on
-# servers with 8 and 32 places; more growth ends in more quiet times, less leaves a freed server idle.
-_PROBE = (1.1, 0.1, 0.01)
-"""The pace t seconds after a release, over the pace shown: a polynomial in t."""
+# servers with 8 and 32 places: faster growth ends in more quiet times, slower leaves a freed server idle.
+_DOUBLES_IN_S = 5.0
 _BLIND_PACE_PER_S = 8.0
+_BLIND_DOUBLES_IN_S = 1.0
 _LEAST_SHOWN = 5
-"""Fewer let in say too little about a pace; until then it starts blind and doubles each second (slow
+"""Fewer attempts let in say too little about a pace; until then it starts blind and grows fast (slow
 start).
 """
+_MOST_DOUBLINGS = 20.0
 _GAP_JITTER = 0.25
 _UNKNOWN_FOR_S = 1.0
 """An attempt that is not refused within this time is no longer a risk: refusals come fast, answers take
@@ -76,6 +77,7 @@ class Lane:
         self._next_release = 0.0
         self._pace_per_s: float | None = None
         self._shown_since: float | None = None
+        self._shown_until = 0.0
         self._released_at = 0.0
         self._let_in = 0
         self._waiting: list[tuple[int, Ticket]] = []
@@ -126,7 +128,7 @@ class Lane:
     def hold(self, now: float, until: float, range_s: float, uniform: float) -> None:
         """Nobody leaves before `until`, plus a share of `range_s` that `uniform` draws."""
         if self._released:
-            self._released, self._draw = False, uniform
+            self._released, self._draw, self._shown_until = False, uniform, until
         self._recovering = True
         self._range_s = range_s
         self.quiet_until = max(self.quiet_until, until)
@@ -183,17 +185,19 @@ class Lane:
         self._released, self._released_at = True, now
         if self._shown_since is None:
             self._shown_since, self._let_in = now, 0
-        elif self._let_in >= _LEAST_SHOWN and now > self._shown_since:
-            shown = self._let_in / (now - self._shown_since)
-            self._pace_per_s = shown if self._pace_per_s is None else (self._pace_per_s + shown) / 2
+        elif self._let_in >= _LEAST_SHOWN and self._shown_until > self._shown_since:
+            shown = self._let_in / (self._shown_until - self._shown_since)
+            known = self._pace_per_s
+            self._pace_per_s = shown if known is None or shown < known else (known + shown) / 2
             self._shown_since, self._let_in = now, 0
 
     def _pace_at(self, now: float) -> float:
         probed_s = max(0.0, now - self._released_at)
         if self._pace_per_s is None:
-            return float(_BLIND_PACE_PER_S * 2.0 ** min(probed_s, 20.0))
-        constant, linear, square = _PROBE
-        return self._pace_per_s * (constant + linear * probed_s + square * probed_s * probed_s)
+            pace, doublings = _BLIND_PACE_PER_S, probed_s / _BLIND_DOUBLES_IN_S
+        else:
+            pace, doublings = self._pace_per_s, probed_s / _DOUBLES_IN_S
+        return pace * math.pow(2.0, min(doublings, _MOST_DOUBLINGS))
 
     def _gap_s(self, now: float, uniform: float) -> float:
         return (1.0 + _GAP_JITTER * (2.0 * uniform - 1.0)) / self._pace_at(now)
