@@ -210,8 +210,7 @@ async def _until_ready(url: str, process: subprocess.Popen[bytes], log: IO[bytes
             if process.poll() is not None:
                 log.seek(0)
                 said = log.read().decode("utf-8", "replace").strip()
-                raise DemoFailed(f"The demo server ended with code {process.returncode}:
-{said}")
+                raise DemoFailed(f"The demo server ended with code {process.returncode}: {said}")
             with contextlib.suppress(httpx.HTTPError):
                 if (await client.get(f"{url}/health")).status_code == 200:
                     return
