@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tidegate.asgi.addresses import TrustedProxies, parse_address
-from tidegate.asgi.identity import UNPROVEN, Caller, IdentityOptions, Resolver, TenantKeys, credentials
+from tidegate.asgi.credentials import credentials
+from tidegate.asgi.identity import UNPROVEN, Caller, IdentityOptions, Resolver, TenantKeys
 from tidegate.asgi.proofs import Proofs
 
 CLASSES = ("system", "vip", "standard", "batch")

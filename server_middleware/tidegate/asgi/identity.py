@@ -10,7 +10,6 @@ has checked its key. `require_key` has us check it first.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidegate.asgi.addresses import UNIX, TrustedProxies, parse_network
+from tidegate.asgi.credentials import by_digest, digests
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.proofs import Proofs
 from tidegate.asgi.tenant import Caller, TenantKeys
@@ -31,13 +31,11 @@ __all__ = [
     "IdentityOptions",
     "Resolver",
     "TenantKeys",
-    "credentials",
 ]
 
 PRIORITY_HEADER = b"x-tidegate-priority"
 UNPROVEN = "unproven"
 """The one tenant of all credentials that have not proved themselves."""
-_HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[\x20-\x7e]{1,128}")
 
 
@@ -100,7 +98,7 @@ class Resolver:
     ) -> None:
         self._keys = keys
         self._by_name = {tenant.name: tenant for tenant in tenants}
-        self._by_key = _by_key(tenants)
+        self._by_key = by_digest(tenants)
         self._options = options
         self._proxies = TrustedProxies(options.trusted_proxies)
         self._ranks = {name: rank for rank, name in enumerate(classes)}
@@ -117,7 +115,7 @@ class Resolver:
         """As `resolve`, but asks the provider of keys, if there is one, about an unknown credential."""
         caller = self._recognised(scope)
         if self._keys is not None and not caller.is_configured and caller.credential_hash is not None:
-            for digest in _digests(scope.get("headers", ())):
+            for digest in digests(scope.get("headers", ())):
                 owner = await self._keys.owner(digest.hex())
                 if owner is not None:
                     return self._finished(scope, self._owned(owner, digest))
@@ -173,12 +171,12 @@ class Resolver:
         return Caller(tenant=f"header-{name}", priority_class=self._default_class)
 
     def _by_credential(self, scope: Scope, headers: Headers) -> Caller:
-        digests = _digests(headers)
-        for digest in digests:
+        found = digests(headers)
+        for digest in found:
             tenant = self._owner(digest)
             if tenant is not None:
                 return self._owned(tenant, digest)
-        given = digests[0].hex() if digests else None
+        given = found[0].hex() if found else None
         return Caller(
             tenant=self._unknown(scope, given), priority_class=self._default_class, credential_hash=given
         )
@@ -195,53 +193,6 @@ class Resolver:
         if credential is not None and self._proofs.is_proven(credential):
             return f"key-{credential[:16]}"
         return UNPROVEN
-
-
-def credentials(headers: Headers) -> list[bytes]:
-    """The credentials given: the Bearer token, then `x-api-key`, then `api-key`; first line of each."""
-    found: list[bytes] = []
-    seen: set[bytes] = set()
-    for name, value in headers:
-        key = name.lower()
-        if key in seen or key not in (b"authorization", b"x-api-key", b"api-key"):
-            continue
-        seen.add(key)
-        if key != b"authorization":
-            found.append(value.strip())
-            continue
-        scheme, _, token = value.strip().partition(b" ")
-        if scheme.lower() == b"bearer":
-            found.insert(0, token.strip())
-    return [credential for credential in found if credential]
-
-
-def _digests(headers: Headers) -> list[bytes]:
-    return [hashlib.sha256(given).digest() for given in credentials(headers)]
-
-
-def _by_key(tenants: Sequence[TenantKeys]) -> dict[bytes, tuple[bytes, TenantKeys]]:
-    found: dict[bytes, tuple[bytes, TenantKeys]] = {}
-    for tenant in tenants:
-        for key in tenant.keys:
-            digest = _digest(tenant.name, key)
-            if digest in found and found[digest][1] is not tenant:
-                raise ValueError(
-                    f"tenants[{tenant.name}].keys and tenants[{found[digest][1].name}].keys share a key: "
-                    "give each tenant its own."
-                )
-            found[digest] = (digest, tenant)
-    return found
-
-
-def _digest(tenant: str, key: str) -> bytes:
-    if not key.startswith("sha256:"):
-        if not key.strip():
-            raise ValueError(f"tenants[{tenant}].keys contains an empty key: remove it.")
-        return hashlib.sha256(key.strip().encode("utf-8")).digest()
-    match = _HASHED.fullmatch(key)
-    if match is None:
-        raise ValueError(f"tenants[{tenant}].keys: after 'sha256:' come 64 hexadecimal digits.")
-    return bytes.fromhex(match[1])
 
 
 def _only(headers: Headers, name: bytes) -> str | None:
