@@ -147,7 +147,7 @@ async def test_several_tabs_agree(context: BrowserContext, stub: Stub, stub_url:
     await open_chat(early, stub_url, "first")
     other = await context.new_page()
     await open_chat(other, stub_url, "second")
-    stub.script.append(refusal("4"))
+    stub.script.append(refusal("3"))
     await early.press("#draft", "Enter")
     await expect(early.locator("#send")).to_be_disabled()
     await expect(other.locator("#send")).to_be_disabled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import httpx
@@ -39,10 +40,10 @@ class Chain:
             return state
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def chain() -> AsyncIterator[Chain]:
-    """Gate and backend on real sockets."""
-    gate = gated_engine(replace(ENGINE, step_s=0.006))  # a faster engine: the waits are shorter, and real
+@asynccontextmanager
+async def running_chain(step_s: float) -> AsyncIterator[Chain]:
+    """Gate and backend on real sockets; a smaller `step_s` is a faster engine."""
+    gate = gated_engine(replace(ENGINE, step_s=step_s))
     assert isinstance(gate.app, EngineApp)
     async with serving(gate) as gate_url:
         console = f"{gate_url}/tidegate/"
@@ -51,6 +52,20 @@ async def chain() -> AsyncIterator[Chain]:
         )
         async with serving(app) as chat_url:
             yield Chain(chat_url, gate_url, gate.app)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fast() -> AsyncIterator[Chain]:
+    """Waits of some seconds."""
+    async with running_chain(0.006) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def slow() -> AsyncIterator[Chain]:
+    """Answers that last."""
+    async with running_chain(0.3) as chain:
+        yield chain
 
 
 async def ask_until_refused(page: Page) -> None:
@@ -65,11 +80,11 @@ async def ask_until_refused(page: Page) -> None:
     pytest.fail("the flood never filled the gate")
 
 
-async def test_flood_countdown_and_operators_page(context: BrowserContext, chain: Chain) -> None:
+async def test_flood_countdown_and_operators_page(context: BrowserContext, fast: Chain) -> None:
     """A flood fills the gate; the page counts down, opens once, and the operator sees it all."""
     page, console = await context.new_page(), await context.new_page()
-    await console.goto(f"{chain.gate_url}/tidegate/")
-    await page.goto(chain.chat_url)
+    await console.goto(f"{fast.gate_url}/tidegate/")
+    await page.goto(fast.chat_url)
     await page.wait_for_selector("html[data-ready]")
     await page.click("#flood")
     await expect(page.locator("#tide")).to_contain_text("Flood:")
@@ -83,24 +98,24 @@ async def test_flood_countdown_and_operators_page(context: BrowserContext, chain
     assert await page.input_value("#draft") == draft
     assert int(await console.inner_text(".tank .level")) > 0
     assert int(await console.inner_text("#running")) > 0
-    assert chain.engine.stats().preemptions == 0
+    assert fast.engine.stats().preemptions == 0
     await expect(page.locator("#send")).to_be_enabled(timeout=60_000)
     assert await page.evaluate("changes") == [False]
 
 
-async def test_closing_the_tab_cancels_the_engines_work(context: BrowserContext, chain: Chain) -> None:
+async def test_closing_the_tab_cancels_the_engines_work(context: BrowserContext, slow: Chain) -> None:
     """A tab that closes in mid-answer frees the engine's KV and the gate's lease."""
     page = await context.new_page()
-    await page.goto(chain.chat_url)
+    await page.goto(slow.chat_url)
     await page.wait_for_selector("html[data-ready]")
     await page.fill("#draft", "Tell me everything")
     await page.press("#draft", "Enter")
     await expect(page.locator(".answer")).to_be_visible()
-    assert chain.engine.stats().running == 1
+    assert slow.engine.stats().running == 1
     await page.close()
     for _ in range(200):
-        if not chain.engine.stats().running and not (await chain.state())["running"]:
+        if not slow.engine.stats().running and not (await slow.state())["running"]:
             break
         await asyncio.sleep(0.05)
-    assert (await chain.state())["running"] == 0
-    assert chain.engine.stats().cancelled_requests == 1
+    assert (await slow.state())["running"] == 0
+    assert slow.engine.stats().cancelled_requests == 1
