@@ -18,16 +18,6 @@ from tidegate.settings import TenantSettings
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of the machine's own."""
-    import os
-
-    for name in list(os.environ):
-        if name.startswith("TIDEGATE_"):
-            monkeypatch.delenv(name)
-
-
 def toml(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tidegate.toml"
     file.write_text(text)
