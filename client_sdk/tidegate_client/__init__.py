@@ -9,17 +9,21 @@ from .core.events import WaitEvent
 from .core.policy import RetryPolicy
 from .ending import rate_limited
 from .errors import RateLimited
+from .guard import Guard
 from .httpx_transports import AsyncClient, AsyncRetryTransport, Client, RetryTransport
 from .options import call_options
+from .waits import WaitFeed
 
 __all__ = [
     "AsyncClient",
     "AsyncRetryTransport",
     "Client",
+    "Guard",
     "RateLimited",
     "RetryPolicy",
     "RetryTransport",
     "WaitEvent",
+    "WaitFeed",
     "Why",
     "call_options",
     "rate_limited",

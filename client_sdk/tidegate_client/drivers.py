@@ -50,7 +50,7 @@ class SyncDriver:
         """
         call = Call(request, self._setup)
         try:
-            self._wait(call)
+            self.wait(call)
         except GaveUpWaiting:
             return ended(call, None)
         try:
@@ -70,7 +70,7 @@ class SyncDriver:
         retrying = tenacity.Retrying(
             retry=lambda state: self._should_resend(call, state),
             wait=lambda state: call.upcoming_s,
-            sleep=lambda seconds: self._wait(call),
+            sleep=lambda seconds: self.wait(call),
             reraise=True,
         )
         try:
@@ -87,7 +87,12 @@ class SyncDriver:
             return call.accept()
         return call.judge_answer(response, peek(call, response))
 
-    def _wait(self, call: Call) -> None:
+    def wait(self, call: Call) -> None:
+        """Wait until `call` may send its next attempt.
+
+        Raises:
+            GaveUpWaiting: the wait does not fit what the caller allowed.
+        """
         waiting = Waiting(call)
         timebase = self._setup.timebase
         try:
@@ -115,7 +120,7 @@ class AsyncDriver:
         """
         call = Call(request, self._setup)
         try:
-            await self._wait(call)
+            await self.wait(call)
         except GaveUpWaiting:
             return ended(call, None)
         try:
@@ -139,7 +144,7 @@ class AsyncDriver:
             return await self._should_resend(call, state)
 
         async def pause(seconds: float) -> None:
-            await self._wait(call)
+            await self.wait(call)
 
         retrying = tenacity.AsyncRetrying(
             retry=should_resend, wait=lambda state: call.upcoming_s, sleep=pause, reraise=True
@@ -158,7 +163,12 @@ class AsyncDriver:
             return call.accept()
         return call.judge_answer(response, await peek_async(call, response))
 
-    async def _wait(self, call: Call) -> None:
+    async def wait(self, call: Call) -> None:
+        """Wait until `call` may send its next attempt.
+
+        Raises:
+            GaveUpWaiting: the wait does not fit what the caller allowed.
+        """
         waiting = Waiting(call)
         timebase = self._setup.timebase
         try:

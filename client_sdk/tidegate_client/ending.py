@@ -37,11 +37,11 @@ def ended(call: Call, response: Any) -> Any:
     """
     if not isinstance(call.decision, GiveUp):
         return response
-    if response is None:
-        response = call.last_response or _refused_here(call, call.decision)
+    sent = call.last_response if response is None else response
+    response = _refused_here(call, call.decision) if sent is None else sent
     response.request = call.request
     error = _error(call, response, call.decision)
-    if not _wants_response(call):
+    if not _wants_response(call) or (call.setup.library.in_memory and sent is None):
         raise error
     # The SDK on top would spend its own attempts on a refusal that has been judged already.
     response.headers["x-should-retry"] = "false"

@@ -14,7 +14,7 @@ from .errors import RateLimited
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """One HTTP library as the drivers see it."""
+    """One HTTP library as the drivers see it. `in_memory`: its answers have no stream to read or close."""
 
     response: Any
     byte_stream: type[Any]
@@ -23,6 +23,7 @@ class Library:
     failures: tuple[type[Exception], ...]
     decoding_errors: tuple[type[Exception], ...]
     rate_limited: Any
+    in_memory: bool = False
 
 
 def library(module: ModuleType, rate_limited: type[RateLimited]) -> Library:

@@ -20,6 +20,8 @@ def peek(call: Call, response: Any) -> bytes:
     """Read and close the body of `response`; afterwards it is in memory. Returns it decoded, empty if
     unreadable.
     """
+    if call.setup.library.in_memory:
+        return bytes(response.content)
     limit = _Limit(call.request, call.setup.timebase.monotonic)
     try:
         for chunk in response.stream:
@@ -35,6 +37,8 @@ def peek(call: Call, response: Any) -> bytes:
 
 async def peek_async(call: Call, response: Any) -> bytes:
     """`peek`, on an event loop."""
+    if call.setup.library.in_memory:
+        return bytes(response.content)
     limit = _Limit(call.request, call.setup.timebase.monotonic)
     try:
         async for chunk in response.stream:

@@ -24,14 +24,17 @@ def trace_waits() -> OnWait:
     )
 
     def record(event: WaitEvent) -> None:
-        attributes = {"server.origin": event.origin, "tidegate.scope": event.scope}
+        attributes: dict[str, str | int | float] = {
+            "server.origin": event.origin,
+            "tidegate.scope": event.scope,
+        }
         durations.record(event.wait_s, attributes)
-        told = {
+        told: dict[str, str | int | float] = {
             "tidegate.wait_s": event.wait_s,
             "tidegate.reason": event.reason,
             "tidegate.source": event.source,
             "http.request.resend_count": event.attempt - 1,
         }
-        trace.get_current_span().add_event("tidegate.wait", attributes | told)
+        trace.get_current_span().add_event("tidegate.wait", {**attributes, **told})
 
     return record
