@@ -100,6 +100,26 @@ async def test_a_percentage_names_the_way_out() -> None:
         await as_probe(lambda: 82).read()
 
 
+async def test_a_given_up_reading_may_still_fail() -> None:
+    """A call that raises after its reader has gone disturbs nobody."""
+    release = threading.Event()
+    ended = threading.Event()
+
+    def broken() -> float:
+        release.wait(10)
+        ended.set()
+        raise ZeroDivisionError("boom")
+
+    task = asyncio.ensure_future(as_probe(broken).read())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    release.set()
+    while not ended.is_set():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert task.cancelled()
+
+
 async def test_what_a_callable_raises_comes_through() -> None:
     """The caller's own exception is what a log will show."""
 
@@ -135,6 +155,21 @@ async def test_a_blocking_callable_does_not_hold_the_loop() -> None:
     release.set()
 
     assert as_readings(await first) == [Reading(kv_usage=0.5)]
+    assert as_readings(await source.read()) == [Reading(kv_usage=0.5)]
+
+
+async def test_a_machine_without_threads_left_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be started: said, and tried again at the next reading."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = as_probe(lambda: 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ProbeError, match="no thread could be started"):
+            await source.read()
+
     assert as_readings(await source.read()) == [Reading(kv_usage=0.5)]
 
 

@@ -92,9 +92,13 @@ REFUSED: dict[str, tuple[Behaviour, str]] = {
     ),
     "to nowhere": (answer(b"", status="302 Found"), "redirected more than"),
     "in circles": (answer(b"", status="307 Round", headers="location: /metrics\r\n"), "redirected more than"),
+    "bad port": (
+        answer(b"", status="302 Found", headers="location: http://127.0.0.1:port/\r\n"),
+        "Invalid port",
+    ),
     "bad location": (
         answer(b"", status="302 Found", headers="location: http://[/metrics\r\n"),
-        "redirect|Invalid|no URL",
+        "not the same host",
     ),
     "nan": (answer(b'vllm:kv_cache_usage_perc{engine="0"} NaN\n'), "not 0"),
     "changed names": (answer(b"vllm:kv_fill 0.5\nvllm:num_requests_running 1\n"), r"probe\.names"),
@@ -124,6 +128,13 @@ async def test_a_late_page_ends_in_time(behaviour: Behaviour) -> None:
             await source.read()
         assert asyncio.get_running_loop().time() - started < 2.0
         await source.aclose()
+
+
+async def test_what_is_no_url_is_a_failure() -> None:
+    """Handed over in code, past the check of the settings."""
+    source = PrometheusHttpProbe("http://127.0.0.1:port/metrics")
+    with pytest.raises(ProbeError, match="not a URL"):
+        await source.read()
 
 
 async def test_nobody_there_is_a_failure() -> None:

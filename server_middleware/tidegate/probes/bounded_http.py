@@ -64,9 +64,9 @@ class BoundedHttp:
         except asyncio.TimeoutError as error:
             raise ProbeError(f"{url}: no complete answer within {self._timeout_s:g} s.") from error
         except httpx.HTTPError as error:
-            raise ProbeError(f"{url}: {str(error) or type(error).__name__}.") from error
+            raise ProbeError(f"{url}: {str(error).rstrip('.') or type(error).__name__}.") from error
         except httpx.InvalidURL as error:
-            raise ProbeError(f"{url}: redirected to something that is no URL ({error}).") from error
+            raise ProbeError(f"{url}: not a URL ({error}).") from error
         except ProbeError as error:
             raise ProbeError(f"{url}: {error}") from error
         finally:

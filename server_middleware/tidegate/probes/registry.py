@@ -103,8 +103,8 @@ class RegistryProbe:
         if preset is None:
             place = self._directory or "this process's prometheus_client registry"
             raise ProbeError(
-                f"no engine's metrics in {place}; if the engine runs elsewhere set probe.source = 'prometheus' "
-                "and probe.urls, and if it is vLLM, start it without --disable-log-stats."
+                f"no engine's metrics in {place}; if the engine runs elsewhere set probe.urls, and if it is "
+                "vLLM, start it without --disable-log-stats."
             )
         return preset.with_names(self._names)
 

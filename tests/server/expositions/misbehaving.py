@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 Behaviour = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
@@ -43,7 +44,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(behaviour: Behaviour) -> AsyncIterator[Server]:
+async def serving(behaviour: Behaviour, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     """Run a server for the length of a test."""
     server = Server(behaviour)
     connections: set[asyncio.Task[None]] = set()
@@ -53,7 +54,7 @@ async def serving(behaviour: Behaviour) -> AsyncIterator[Server]:
         connections.add(task)
         task.add_done_callback(connections.discard)
 
-    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server
