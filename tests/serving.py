@@ -15,7 +15,7 @@ async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
     """Serve `app` and give its address; stopped afterwards."""
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", **options)
     server = uvicorn.Server(config)
-    server.capture_signals = _no_signals  # type: ignore[assignment,method-assign]
+    server.capture_signals = _no_signals  # type: ignore[method-assign]
     task = asyncio.create_task(server.serve())
     while not server.started:
         if task.done():
