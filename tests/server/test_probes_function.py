@@ -209,6 +209,8 @@ async def test_a_group_answers_with_what_it_got() -> None:
     assert [r.kv_usage for r in await ProbeGroup([as_probe(failing("one")), good]).read()] == [0.5]
     with pytest.raises(ProbeError, match="one; two"):
         await ProbeGroup([as_probe(failing("one")), as_probe(failing("two"))]).read()
+    odd = as_probe(lambda: 1 / 0)
+    assert [r.kv_usage for r in await ProbeGroup([odd, good]).read()] == [0.5]
     with pytest.raises(ValueError, match="parts is empty"):
         ProbeGroup([])
 

@@ -48,6 +48,17 @@ async def test_a_page_becomes_a_reading_named_after_its_host() -> None:
     assert reading.instance == f"127.0.0.1:{server.port}"
 
 
+@pytest.mark.parametrize("path", ["", "/", "/metrics", "/other/metrics"])
+async def test_the_root_of_a_server_means_its_metrics(path: str) -> None:
+    """A path that is given is kept."""
+    async with serving(answer(PAGE)) as server:
+        source = PrometheusHttpProbe(f"http://127.0.0.1:{server.port}{path}", read_models=False)
+        await source.read()
+        await source.aclose()
+
+    assert server.requests[0].startswith(f"GET {path if len(path) > 1 else '/metrics'} ")
+
+
 REFUSED: dict[str, tuple[Behaviour, str]] = {
     "404": (answer(b"gone", status="404 Not Found"), "404.*switched off"),
     "500": (answer(PAGE, status="500 Oops"), "answered 500"),

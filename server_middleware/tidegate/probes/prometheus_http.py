@@ -28,7 +28,7 @@ MODELS_TRIES = 3
 
 
 class PrometheusHttpProbe:
-    """Reads an engine's `/metrics`.
+    """Reads an engine's metrics page; a `url` without a path means `/metrics`.
 
     `engine` names a preset, `"auto"` recognises it by the names on the page. `names` places single
     figures elsewhere. `per_engine` gives one reading for each data-parallel engine behind the URL.
@@ -47,8 +47,9 @@ class PrometheusHttpProbe:
         read_models: bool = True,
         instance: str | None = None,
     ) -> None:
-        self.url = url
-        self.instance = instance or urlsplit(url).netloc.rpartition("@")[2]
+        parts = urlsplit(url)
+        self.url = f"{parts.scheme}://{parts.netloc}/metrics" if parts.path in {"", "/"} else url
+        self.instance = instance or parts.netloc.rpartition("@")[2]
         self._http = http or BoundedHttp()
         self._names = dict(names or {})
         self._preset = None if engine == "auto" else PRESETS[engine].with_names(self._names)

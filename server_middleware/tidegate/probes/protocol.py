@@ -6,6 +6,7 @@ could not obtain is an exception (`ProbeError`), because an unknown level must n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -47,26 +48,28 @@ class ProbeGroup:
         self.parts = tuple(parts)
 
     async def read(self) -> Sequence[Reading]:
-        """Read every part, one after another.
+        """Read all parts at once.
 
         Raises:
             ProbeError: no part could be read.
         """
-        readings: list[Reading] = []
-        failures: list[str] = []
-        for part in self.parts:
-            try:
-                readings.extend(as_readings(await part.read()))
-            except (ProbeError, ValueError) as error:
-                failures.append(str(error))
+        answers = await asyncio.gather(*(_read(part) for part in self.parts))
+        readings = [reading for answer in answers if not isinstance(answer, Exception) for reading in answer]
         if not readings:
-            raise ProbeError("; ".join(failures))
+            raise ProbeError("; ".join(map(str, answers)))
         return readings
 
     async def aclose(self) -> None:
         """Close every part that can be closed."""
         for part in self.parts:
             await close(part)
+
+
+async def _read(part: Probe) -> list[Reading] | Exception:
+    try:
+        return as_readings(await part.read())
+    except Exception as error:  # noqa: BLE001 - one part's failure, whatever it is, does not hide the others
+        return error
 
 
 def as_readings(result: Reading | Sequence[Reading]) -> list[Reading]:
