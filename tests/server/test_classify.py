@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from tidegate.asgi.classify import Dialect, GuardOptions, RouteTable, background_id, segments
+from tidegate.asgi.classify import Dialect, GuardOptions, RouteTable, response_id, segments
 
 GUARDED = {
     "/v1/completions": Dialect.OPENAI_COMPLETIONS,
@@ -195,18 +195,21 @@ def test_labels_are_a_bounded_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "expected"),
+    ("path", "expected"),
     [
-        ("GET", "/v1/responses/resp_1", "resp_1"),
-        ("GET", "/gw/v1/responses/resp_1/", "resp_1"),
-        ("POST", "/v1/responses/resp_1", None),
-        ("GET", "/v1/responses", None),
-        ("GET", "/v1/models/m", None),
+        ("/v1/responses/resp_Ab1", "resp_Ab1"),
+        ("/gw/v1/responses/resp_1/", "resp_1"),
+        ("/v1/responses/resp_1/cancel", "resp_1"),
+        ("/v1/responses", None),
+        ("/v1/responses/cancel", None),
+        ("/v1/models/m", None),
+        ("", None),
     ],
 )
-def test_background_id(method: str, path: str, expected: str | None) -> None:
-    """The poll of a background response is recognised by its path."""
-    assert background_id(scope(path, method)) == expected
+def test_response_id(path: str, expected: str | None) -> None:
+    """Polls and cancellations of a stored response are recognised by their path."""
+    assert response_id(scope(path, "GET")) == expected
+    assert response_id({"type": "websocket", "path": path}) is None
 
 
 @given(st.text(max_size=60))

@@ -173,9 +173,14 @@ class RouteTable:
         return None
 
 
-def background_id(scope: Scope) -> str | None:
-    """The id in `GET /v1/responses/{id}`, by which the end of a background response is seen."""
-    parts = segments(scope.get("path", ""))
-    if scope.get("type") != "http" or scope.get("method") != "GET" or len(parts) < 2:
+def response_id(scope: Scope) -> str | None:
+    """Which stored response a request is about: `/v1/responses/{id}`, or its `/cancel`.
+
+    Ids are case-sensitive, so the path is taken as it stands.
+    """
+    if scope.get("type") != "http":
         return None
-    return parts[-1] if parts[-2] == "responses" else None
+    parts = [part for part in str(scope.get("path", "")).split("/") if part]
+    if parts[-1:] == ["cancel"]:
+        parts.pop()
+    return parts[-1] if len(parts) >= 2 and parts[-2] == "responses" else None
