@@ -34,7 +34,7 @@ from .library import Library
 from .options import current_options
 from .replay import can_replay
 from .spent import Spent, continued, remember, target_of
-from .stamp import SDK_ATTEMPT_HEADER, Timeouts, key, stamp
+from .stamp import SDK_ATTEMPT_HEADER, Timeouts, counted_by_sdk, key, stamp
 from .timebase import Timebase
 from .waits import OnWait
 
@@ -68,10 +68,10 @@ class Call:
         self.answered: Answered | None = None
         self.last_response: Any = None
         spent = continued(request)
-        self.attempt = spent.attempts if spent else 0
+        self.attempt = max(spent.attempts if spent else 0, counted_by_sdk(request))
         self.waited_s = spent.waited_s if spent else 0.0
         self.started = spent.started if spent else setup.timebase.monotonic()
-        self.former_error = spent.error if spent else None
+        self._spent = spent
         self._key = key(request, spent.key if spent else None) if self.policy.announce else None
         self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
@@ -100,6 +100,15 @@ class Call:
         """Seconds the call may still wait from `now` on."""
         left_s = math.inf if self.policy.deadline_s is None else self.started + self.policy.deadline_s - now
         return min(self.policy.wait_budget_s - self.waited_s, left_s)
+
+    def check_spent(self) -> None:
+        """Refuse an SDK's further try of a call whose attempts are used up: raises what the last one failed
+        with.
+        """
+        spent = self._spent
+        if spent is not None and spent.error is not None and self.attempt >= self.policy.max_attempts:
+            remember(spent)
+            raise spent.error
 
     def begin_attempt(self) -> Any:
         """Count an attempt, stamp the request for it and return it."""

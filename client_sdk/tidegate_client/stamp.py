@@ -30,6 +30,12 @@ def stamp(request: Any, attempt: int, left_s: float | None) -> None:
         headers["prefer"] = f"wait={max(1, int(left_s))}"
 
 
+def counted_by_sdk(request: Any) -> int:
+    """How many tries an SDK on top says it has made of this call before."""
+    count = request.headers.get(SDK_ATTEMPT_HEADER, "")
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 6 else 0
+
+
 def key(request: Any, former: str | None) -> str | None:
     """Give a request that makes something an `Idempotency-Key`; returns it, None when none of ours is there.
 

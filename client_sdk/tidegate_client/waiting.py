@@ -43,8 +43,7 @@ class Waiting:
                 spent.
         """
         call = self._call
-        if call.former_error is not None and call.attempt >= call.policy.max_attempts:
-            raise call.former_error
+        call.check_spent()
         setup, turn = call.setup, call.turn
         now = setup.timebase.monotonic()
         if self._began is None:

@@ -1,0 +1,23 @@
+"""Fixtures shared by the client's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.real_server import ScriptApp, real_server
+
+
+@pytest.fixture(scope="session")
+def _running_server() -> Iterator[ScriptApp]:
+    with real_server() as app:
+        yield app
+
+
+@pytest.fixture
+def engine(_running_server: ScriptApp) -> ScriptApp:
+    """A real server with an empty script."""
+    _running_server.script.clear()
+    _running_server.received.clear()
+    return _running_server
