@@ -61,7 +61,8 @@ class EventEngine:
         self.preemptions = 0
         self.generated = 0  # output tokens, each counted once
         self.prefilled = 0
-        self.preempted_tickets: list[int] = []
+        self.first_tokens: list[tuple[float, int]] = []  # (instant, ticket), for the world to take
+        self._first: list[int] = []
         self._step = 0
         self._used = 0  # blocks held, shared ones once
         self._phases = [0] * options.block_tokens
@@ -143,7 +144,6 @@ class EventEngine:
             self._give_back(victim)
             self.waiting.appendleft(victim)
             self.preemptions += 1
-            self.preempted_tickets.append(victim.ticket)
 
     def _settle_known(self, sequence: Sequence) -> None:
         if not sequence.pending:
@@ -191,6 +191,8 @@ class EventEngine:
         self.now_s += (
             options.step_s + prefilled * options.prefill_s_per_token + decodes * options.decode_s_per_sequence
         )
+        self.first_tokens += [(self.now_s, ticket) for ticket in self._first]
+        self._first.clear()
 
     def _hold(self, sequence: Sequence) -> None:
         total = self._blocks(sequence.known + 1)
@@ -221,6 +223,7 @@ class EventEngine:
         self._prefilling = None
         if sequence.known == sequence.prompt:
             self.prefilled += sequence.prompt
+            self._first.append(sequence.ticket)
         sequence.known += 1
         self.generated += 1
         sequence.step = self._step

@@ -1,8 +1,9 @@
 """The policies compared: one waiting room, different tests of whether the next request may start.
 
 Law of this file: each baseline is the strongest simple form of its idea, and only its test differs. The
-room is first come, first served within strict priority classes, bounded in seats and in waiting time like
-ours. The product's own core is driven by `benchmarks.policies_gate`.
+room is first come, first served within strict priority classes, each bounded in seats. Nobody's patience ends
+in it: the heads that expire would be the large ones, and a policy that drops large requests looks fast. The
+product's own core is driven by `benchmarks.policies_gate`.
 
 The peak test is that of the Past-Future scheduler (arXiv 2507.10150): with sequences sorted by what is
 left, longest first, the future peak is the maximum over k of (held by the first k) + k * left of the k-th.
@@ -10,6 +11,7 @@ left, longest first, the future peak is the maximum over k of (held by the first
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -38,8 +40,8 @@ class Room:
     def __init__(
         self,
         *,
-        seats: int = 1024,
-        max_wait_s: float = 30.0,
+        seats: int = 256,
+        max_wait_s: float = math.inf,
         advice: Advice = constant_second,
         classes: tuple[str, ...] = ("vip", "standard"),
         seed: int = 0,
@@ -64,7 +66,7 @@ class Room:
         effects = self._pump(now)
         if not self.queued and self.may_start(job, now):
             self._start(job, now, effects)
-        elif self.queued >= self.seats:
+        elif len(self.lines[job.priority_class]) >= self.seats:
             effects.refusals.append((job.id, self.advice(job, self._random.random())))
         else:
             self.lines[job.priority_class].append((now + self.max_wait_s, job))
@@ -82,6 +84,9 @@ class Room:
 
     def probe_failed(self, now: float) -> Effects:
         return self._pump(now)
+
+    def first_token(self, ticket: int, now: float) -> None:
+        """No baseline counts tokens."""
 
     def sweep(self, engine: EventEngine, now: float) -> Effects:
         return Effects()
@@ -131,13 +136,24 @@ class Watermark(Room):
         return self.reading is None or (self.reading.kv_usage or 0.0) < self.mark
 
 
-def projected_peak(sequences: Iterable[tuple[float, float]], block_tokens: int) -> float:
-    """Future peak in tokens of (held, left) pairs, half a block of rounding for each."""
+def projected_peak(sequences: Iterable[tuple[float, float, str | None, float]], block_tokens: int) -> float:
+    """Future peak in tokens of (left, held, prefix, tokens of it), half a block of rounding for each.
+
+    A prefix counts once, for as long as somebody holds it.
+    """
     peak = held = 0.0
-    for count, (left, has) in enumerate(sorted(((left, held) for held, left in sequences), reverse=True), 1):
+    prefixes: set[str | None] = {None}
+    for count, (left, has, prefix, shared) in enumerate(sorted(sequences, key=_by_left, reverse=True), 1):
         held += has + block_tokens / 2
+        if prefix in prefixes:
+            held -= shared
+        prefixes.add(prefix)
         peak = max(peak, held + count * left)
     return peak
+
+
+def _by_left(sequence: tuple[float, float, str | None, float]) -> float:
+    return sequence[0]
 
 
 class _Projection(Room):
@@ -156,12 +172,13 @@ class _Projection(Room):
         if len(self.leases) >= self.engine.options.max_sequences:
             return False
         seen = dict(self.engine.outputs())
-        pairs = [
-            (lease.prompt + seen.get(lease.id, 0), self.total_output(lease) - seen.get(lease.id, 0))
-            for lease in self.leases.values()
-        ]
-        pairs.append((job.prompt, self.total_output(job)))
-        return projected_peak(pairs, self.engine.options.block_tokens) <= self.capacity
+        block = self.engine.options.block_tokens
+        sequences = [self._sequence(lease, seen.get(lease.id, 0), block) for lease in self.leases.values()]
+        sequences.append(self._sequence(job, 0, block))
+        return projected_peak(sequences, block) <= self.capacity
+
+    def _sequence(self, job: Job, seen: int, block: int) -> tuple[float, float, str | None, float]:
+        return self.total_output(job) - seen, job.prompt + seen, job.prefix, job.prefix_blocks * block
 
 
 class Reservation(_Projection):

@@ -19,11 +19,19 @@ from tidegate.core.reading import Reading
 class GateFront:
     """The core behind the `Front` protocol."""
 
-    def __init__(self, options: GateOptions | None = None, *, seed: int = 0, keyed: bool = True) -> None:
+    def __init__(
+        self,
+        options: GateOptions | None = None,
+        *,
+        seed: int = 0,
+        keyed: bool = True,
+        streamed: bool = True,
+    ) -> None:
         self.gate = Gate(options or GateOptions(), 0.0)
         self.keyed = (
             keyed  # clients send an Idempotency-Key; else a digest on a declared retry, as stock SDKs
         )
+        self.streamed = streamed
         self._uniform = random.Random(seed).random
 
     def offer(self, job: Job, now: float) -> Effects:
@@ -35,6 +43,7 @@ class GateFront:
             prompt_tokens=job.prompt_estimate,
             max_output_tokens=job.max_tokens,
             length_key=("model", job.tenant),
+            streams=self.streamed,
             body_bytes=4 * job.prompt,
             identity=f"request-{job.id}" if known else None,
             digest=b"%d" % job.id,
@@ -57,6 +66,9 @@ class GateFront:
 
     def probe_failed(self, now: float) -> Effects:
         return self._effects(self.gate.probe_failed("default", now, self._uniform))
+
+    def first_token(self, ticket: int, now: float) -> None:
+        self.gate.progress(ticket, 1, now)
 
     def sweep(self, engine: EventEngine, now: float) -> Effects:
         for ticket, tokens in engine.outputs():

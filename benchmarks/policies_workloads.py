@@ -61,6 +61,11 @@ def long_prompts(rng: random.Random) -> tuple[int, int]:
     return rng.randint(1500, 4000), rng.randint(200, 500)
 
 
+def shared_prompts(rng: random.Random) -> tuple[int, int]:
+    """A long system prompt and a short question."""
+    return 1024 + rng.randint(16, 200), _lognormal(rng, 270, 0.9, 8, 2048)
+
+
 def slots(rng: random.Random) -> tuple[int, int]:
     """Two to six seconds of service, four on average."""
     return 16, rng.randint(100, 300)

@@ -7,13 +7,13 @@ is told: it comes back after exactly the time of its refusal, or gives up after 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from benchmarks.policies_engine import EventEngine
 from tidegate.core.reading import Reading
 
-_ARRIVE, _WAKE, _PROBE, _SWEEP, _FINISH = range(5)
+_ARRIVE, _WAKE, _PROBE, _SWEEP, _FIRST, _FINISH = range(6)
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class Front(Protocol):
     def finish(self, job: Job, now: float) -> Effects: ...
     def observe(self, reading: Reading, now: float) -> Effects: ...
     def probe_failed(self, now: float) -> Effects: ...
+    def first_token(self, ticket: int, now: float) -> None: ...
     def sweep(self, engine: EventEngine, now: float) -> Effects: ...
     def wake(self, now: float) -> Effects: ...
 
@@ -71,6 +72,7 @@ class World:
     probe_lost: tuple[float, float] = (0.0, 0.0)
     until_s: float = float("inf")
     marks: dict[float, dict[str, float]] = field(default_factory=dict)  # instants at which to note the totals
+    speed_changes: list[tuple[float, float]] = field(default_factory=list)  # (instant, new step_s)
     now: float = 0.0
     refused: int = 0
 
@@ -94,6 +96,9 @@ class World:
             at = self._events[0][0]
             if self.engine.has_work and self.engine.now_s < at:
                 finished = self.engine.advance(at)
+                for first_s, ticket in self.engine.first_tokens:
+                    self._schedule(first_s, _FIRST, ticket)
+                self.engine.first_tokens.clear()
                 for ticket in finished:
                     self._schedule(self.engine.now_s, _FINISH, ticket)
                 continue
@@ -109,6 +114,9 @@ class World:
             self.marks[self._marks.pop(0)].update(
                 generated=self.engine.generated, preemptions=self.engine.preemptions, at=self.now
             )
+        while self.speed_changes and self.speed_changes[0][0] <= self.now:
+            step_s = self.speed_changes.pop(0)[1]
+            self.engine.options = replace(self.engine.options, step_s=step_s)
         if kind == _ARRIVE:
             job = self._by_id[payload]
             job.attempts += 1
@@ -119,6 +127,9 @@ class World:
             job.finished_s = self.now
             self._open -= 1
             self._act(self.front.finish(job, self.now))
+        elif kind == _FIRST:
+            if self.sweep_s:
+                self.front.first_token(payload, self.now)
         elif kind == _PROBE:
             if payload:
                 self._extra_probe = False
