@@ -11,6 +11,7 @@ from __future__ import annotations
 GAP_FLOOR_S = 5.0  # a silence shorter than this is never taken for a preemption
 GAP_FACTOR = 20.0  # of the usual time between tokens
 LATE_FACTOR = 3.0  # of the usual time to first token, per prompt token
+LEAST_PROMPT = 32.0  # a shorter prompt takes no less time to start
 GAP_CUT, LATE_CUT, ERROR_CUT = 0.8, 0.9, 0.9
 GROWTH = 0.02  # of the whole budget, per quiet service time
 LEAST, MOST = 0.1, 1.0
@@ -47,25 +48,30 @@ class BlindBudget:
         """A running stream silent for longer than this has probably been preempted."""
         return max(GAP_FLOOR_S, GAP_FACTOR * (self.inter_token_s.value or 0.0))
 
-    def first_token(self, waited_s: float, prompt_tokens: float, now: float, service_s: float) -> None:
-        """A lease's first token came `waited_s` after its start."""
-        per_token = waited_s / max(32.0, prompt_tokens)
+    def first_token(self, waited_s: float, prompt_tokens: float) -> bool:
+        """A lease's first token came `waited_s` after its start; whether that is distress."""
+        per_token = waited_s / max(LEAST_PROMPT, prompt_tokens)
         usual = self._first_token_s.value
         if usual is not None and per_token > LATE_FACTOR * usual:
-            self._cut(LATE_CUT, now, service_s)
-        else:
-            self._first_token_s.take(per_token)
+            return True
+        self._first_token_s.take(per_token)
+        return False
 
-    def token(self, gap_s: float, tokens: float, now: float, service_s: float) -> None:
-        """`tokens` came in one sequence after a silence of `gap_s`."""
+    def token(self, gap_s: float, tokens: float) -> bool:
+        """`tokens` came in one sequence after a silence of `gap_s`; whether that is distress."""
         if gap_s > self.gap_s:
-            self._cut(GAP_CUT, now, service_s)
-        elif tokens > 0:
+            return True
+        if tokens > 0:
             self.inter_token_s.take(gap_s / tokens)
+        return False
 
-    def error(self, now: float, service_s: float) -> None:
-        """The engine answered with an error."""
-        self._cut(ERROR_CUT, now, service_s)
+    def cut(self, factor: float, now: float, service_s: float) -> None:
+        """There was distress while blind; at most one cut per service time."""
+        if now - self._changed_at < service_s:
+            return
+        self._changed_at = now
+        self.share = max(LEAST, self.share * factor)
+        self.concurrency = max(1.0, self.concurrency * factor)
 
     def limiting(self, now: float, service_s: float) -> None:
         """The budget turned somebody away; after a quiet service time it grows."""
@@ -73,10 +79,3 @@ class BlindBudget:
             self._changed_at = now
             self.share = min(MOST, self.share + GROWTH)
             self.concurrency = min(self._start * MOST_CONCURRENCY_FACTOR, self.concurrency + 1)
-
-    def _cut(self, factor: float, now: float, service_s: float) -> None:
-        if now - self._changed_at < service_s:
-            return
-        self._changed_at = now
-        self.share = max(LEAST, self.share * factor)
-        self.concurrency = max(1.0, self.concurrency * factor)

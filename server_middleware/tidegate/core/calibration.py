@@ -22,7 +22,8 @@ from tidegate.core.reading import Reading
 LEAST_SHARE, MOST_SHARE = 0.1, 2.0
 FALL_RATE = 0.3  # of the difference, per reading ...
 FALL_SPAN_S = 1.0  # ... where readings are this far apart; closer ones count for less
-MARGIN_STEP = 0.03  # after a preemption
+MARGIN_STEP = 0.03  # after a preemption ...
+MARGIN_EVERY_S = 5.0  # ... once per bout: one overshoot is seen in several readings
 MARGIN_DECAY_PER_S = 0.002
 LEAST_LEVEL_TO_LEARN = 0.05  # below it the gauge is mostly rounding
 CAPACITY_SAMPLES = 3
@@ -42,6 +43,7 @@ class Calibration:
         self._learnt_capacity: float | None = None
         self._capacity_samples = 0
         self._preemptions: float | None = None
+        self._since_bout_s = MARGIN_EVERY_S
 
     def share(self, tenant: str) -> float:
         """The learnt share of a tenant's prompts; for a stranger the common one, never below 1."""
@@ -80,9 +82,11 @@ class Calibration:
         """Whether the engine preempted since; a counter that went down has restarted."""
         before, self._preemptions = self._preemptions, reading.preemptions
         risen = before is not None and reading.preemptions is not None and reading.preemptions > before
-        if risen:
+        self._since_bout_s += elapsed_s
+        if risen and self._since_bout_s >= MARGIN_EVERY_S:
+            self._since_bout_s = 0.0
             self.margin = min(self._options.margin_max, self.margin + MARGIN_STEP)
-        else:
+        elif not risen:
             eased = self.margin - MARGIN_DECAY_PER_S * elapsed_s
             self.margin = max(self._options.margin_min, eased)
         return risen

@@ -79,6 +79,8 @@ class Cycle:
                 break
             effects.grants.append(self._start(choice, now))
         self.blocked_by = self._books.dispatcher.blocked_by if len(self._books.queue) else None
+        if self.blocked_by is not None:
+            self._books.pool.limited(now)
 
     def _start(self, choice: Choice, now: float) -> Admit:
         waiter, instance = choice.waiter, choice.instance

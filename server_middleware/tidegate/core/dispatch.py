@@ -21,6 +21,7 @@ from tidegate.core.pool import Pool
 RESERVE_S = 60.0  # a class not seen for this long lends its reserve
 BETWEEN_PROMOTIONS = 3  # other dispatches between two promotions
 FOLLOWERS = 4  # looked at behind a blocked head
+PASSER_QUANTILE = 0.95  # who passes is judged by a long answer: choosing the hopeful would bias the sum
 
 
 class Choice(NamedTuple):
@@ -63,7 +64,8 @@ class Dispatcher:
             overdue = None
         blocked: list[Choice] = []
         for waiter in self._in_order(blocked):
-            choice = self._judge(waiter, self.ceiling(waiter.flow.band, now), now)
+            quantile = max(waiter.quantile, PASSER_QUANTILE) if blocked else waiter.quantile
+            choice = self._judge(waiter, quantile, self.ceiling(waiter.flow.band, now), now)
             if choice.verdict is Verdict.FITS and not self._starves(overdue, choice, now):
                 if all(self._may_pass(choice, head, now) for head in blocked):
                     return choice
@@ -113,7 +115,7 @@ class Dispatcher:
             return None
         if self._overdue_ticket != worst[1].ask.ticket:
             self._overdue_ticket, self._passed_overdue = worst[1].ask.ticket, 0
-        return self._judge(worst[1], self.top, now)
+        return self._judge(worst[1], worst[1].quantile, self.top, now)
 
     def _starves(self, overdue: Choice | None, choice: Choice, now: float) -> bool:
         """Whether starting this one keeps an overdue head out that has let enough others pass."""
@@ -139,9 +141,9 @@ class Dispatcher:
             if blocked and len(self._pool.by_name) == 1 and blocked[0].verdict is not Verdict.KV:
                 return
 
-    def _judge(self, waiter: Waiter, ceiling: float, now: float) -> Choice:
+    def _judge(self, waiter: Waiter, quantile: float, ceiling: float, now: float) -> Choice:
         kinds = LengthModel.kinds(waiter.ask.length_key, waiter.ask.max_output_tokens)
-        placed = self._pool.place(waiter.ask, kinds, waiter.quantile, ceiling, self.top, now)
+        placed = self._pool.place(waiter.ask, kinds, quantile, ceiling, self.top, now)
         return Choice(waiter, *placed, ceiling)
 
     def _may_pass(self, choice: Choice, head: Choice, now: float) -> bool:

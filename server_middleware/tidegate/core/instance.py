@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from tidegate.core.blind import BlindBudget, Usual
+from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
 from tidegate.core.ledger import Demand, Lease, Ledger
 from tidegate.core.options import GateOptions
@@ -21,6 +21,7 @@ HYSTERESIS = 0.03
 PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
 RATE_DECAY_PER_S = 0.01
+DEVIATIONS = 0.7  # standard deviations of the projected occupancy that are kept free
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 
@@ -83,9 +84,9 @@ class Instance:
         return self.service_s.value or DEFAULT_SERVICE_S
 
     def margin(self, now: float) -> float:
-        """The adaptive margin, wider while stale."""
-        widened = self.calibration.margin + self.signal.extra_margin(now)
-        return min(max(self.options.kv.margin_max, self.calibration.margin), widened)
+        """The adaptive margin, or what chance may add to the peak where that is more; wider while stale."""
+        margin = max(self.calibration.margin, self.ledger.risk(DEVIATIONS))
+        return min(self.options.kv.margin_max, margin + self.signal.extra_margin(now))
 
     def level(self) -> float | None:
         """The measured level carried forward to now."""
@@ -94,6 +95,11 @@ class Instance:
     def is_above_watermark(self) -> bool:
         """With hysteresis. An engine without a KV gauge is never above it."""
         return self.signal.is_above(self.level(), self.high_watermark, self.low_watermark)
+
+    def state(self, now: float) -> State:
+        """What the readings are worth; the watermark is brought up first, since it is part of that."""
+        self.is_above_watermark()
+        return self.signal.state(now)
 
     def limit(self, ceiling: float, now: float) -> float | None:
         """Tokens the projected peak of our leases may reach, `None` while the capacity is unknown."""
@@ -105,8 +111,8 @@ class Instance:
 
     def verdict(self, demand: Demand, prompt: float, ceiling: float, top: float, now: float) -> Verdict:
         """Whether a candidate may start now; `top` is the highest ceiling there is."""
-        state = self.signal.state(now)
-        is_blind = state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
+        state = self.state(now)
+        is_blind = self.is_blind(now)
         if state is State.ASLEEP or (state is State.STALLED and self.ledger.leases):
             return Verdict.LEVEL
         if is_blind and self.options.signal.on_blind == "closed":
@@ -160,7 +166,7 @@ class Instance:
         share = self.budget.share
         if share >= 1.0:
             return 1.0
-        state = self.signal.state(now)
+        state = self.state(now)
         if state in (State.BLIND, State.FROZEN) or self.signal.was_blind_until is None:
             return share if state in (State.BLIND, State.FROZEN) else 1.0
         gone = (now - self.signal.was_blind_until) / RAMP_S
@@ -187,6 +193,35 @@ class Instance:
         lease = self.ledger.remove(ticket)
         self.signal.busy(len(self.ledger.leases), now)
         return lease
+
+    def first_token(self, lease: Lease, now: float) -> None:
+        """A stream has begun."""
+        self.ledger.mark_first_token(lease, now)
+        if self.budget.first_token(now - lease.started_at, lease.ask.prompt_tokens):
+            self._distress(LATE_CUT, now)
+
+    def token(self, gap_s: float, tokens: float, now: float) -> None:
+        """A stream has moved on by `tokens` per sequence, or has been silent for `gap_s` so far."""
+        if self.budget.token(gap_s, tokens):
+            self._distress(GAP_CUT, now)
+
+    def error(self, now: float) -> None:
+        """The engine has answered with an error."""
+        self._distress(ERROR_CUT, now)
+
+    def limited(self, now: float) -> None:
+        """Somebody was held back here; while blind that lets the budget grow in time."""
+        if self.is_blind(now):
+            self.budget.limiting(now, self.mean_service_s)
+
+    def is_blind(self, now: float) -> bool:
+        """No reading tells the truth while work is running."""
+        state = self.state(now)
+        return state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
+
+    def _distress(self, factor: float, now: float) -> None:
+        if self.is_blind(now):
+            self.budget.cut(factor, now, self.mean_service_s)
 
     def lag_tokens(self, prompt: float) -> float:
         """Tokens the others generate per sequence while this prompt waits and is read."""

@@ -13,6 +13,7 @@ at the same pace, which is what lets `earliest_fit` look into the future with th
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,12 @@ from typing import NamedTuple
 from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Kinds
 
+MOMENTS = 16  # of the future at which `risk` looks
+
 _LEFT = attrgetter("left")
 _HELD = attrgetter("held")
 _SEQUENCES = attrgetter("sequences")
+_IS_UNCERTAIN = attrgetter("is_uncertain")
 
 
 class Demand(NamedTuple):
@@ -60,6 +64,7 @@ class Lease:
     is_caller_gone: bool = False
     is_cancelled: bool = False
     blocked_since: float | None = None
+    predicted_at: float = 0.0  # output per sequence at the last prediction
     held: float = 0.0
     left: float = 0.0
     pad: float = 0.0  # half a block per sequence
@@ -68,6 +73,12 @@ class Lease:
     def is_prefilled(self) -> bool:
         """Its first token has been seen or inferred."""
         return self.first_token_at is not None
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it may run on beyond its prediction; one predicted to use its maximum may not."""
+        declared = self.ask.max_output_tokens
+        return self.ask.generates and (declared is None or self.predicted < declared)
 
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
@@ -140,6 +151,25 @@ class Ledger:
         """The projected peak of all leases."""
         self._sort()
         return self._peak
+
+    def risk(self, deviations: float) -> float:
+        """How far above the projected peak chance may carry the occupancy, as a share of the peak.
+
+        If `k` of `n` leases are expected to be there at some moment, each with probability `k/n`, the
+        occupancy then varies by `sqrt((1 - k/n) / k)` of itself; leases that cannot outlive their
+        prediction take their share off the variance. The moment that matters is the one where occupancy
+        and so many standard deviations are greatest together; some sixteen are looked at.
+        """
+        self._sort()
+        present = len(self._points)
+        if not present or not deviations:
+            return 0.0
+        uncertain = deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
+        worst = self._peak
+        for index in range(0, present, 1 + present // MOMENTS):
+            deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
+            worst = max(worst, self._points[index] * (1 + deviation))
+        return worst / self._peak - 1
 
     def peak_with(self, demand: Demand) -> float:
         """The projected peak if this candidate ran as well. O(log n) for one sequence."""

@@ -5,48 +5,114 @@ fixed per request, so that the errors of many requests cancel in the sum instead
 distribution is conditioned on what has been generated already (source: the Past-Future scheduler,
 ASPLOS'25, arXiv 2507.10150). Until a kind of request has samples, its coarser kinds answer, and
 until those have, a prior does.
+
+Answers still running, and those cut at their declared maximum, count too, as "at least so long"
+(right-censored). Without the former the short answers of a burst, which end first, would stand for all of
+it, and the gate would fill up just before the long ones show; by the latter, callers that always use their
+maximum are expected to use it. The estimator is Kaplan and Meier's, in Efron's form: walking upwards, the
+weight of every censored answer is shared out among all longer ones. A kind's window is over starts, not
+ends, for the same reason.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Protocol
 
-WINDOW = 400  # samples remembered per kind; the oldest is forgotten
-ENOUGH = 50  # from here on a kind speaks for itself
+WINDOW = 800  # starts remembered per kind; what began before is forgotten
+ENOUGH = 16  # completed answers from which on a kind speaks for itself
+ENOUGH_TO_TRUST = 50  # ... and from which on the watermark may be narrow
+REBUILD_EVERY = 16  # changes after which the weights are computed anew
 MAX_KINDS = 4096
 PRIOR_CEILING = 8  # a declared maximum counts up to this many default lengths before samples exist
-GROWTH = 1.25  # a lease that outlives every sample is expected to grow by this factor ...
+PRIOR_TAIL = 0.98  # the exponential prior is cut here
+GROWTH = 1.25  # an answer that outlives every sample is expected to grow by this factor ...
 GROWTH_TOKENS = 32.0  # ... and this many tokens more
 
 Kinds = tuple[Hashable, ...]
 
 
+class Growing(Protocol):
+    """An answer under way: tokens `seen` over all its sequences."""
+
+    seen: float
+    sequences: int
+
+
+@dataclass(slots=True)
 class _Samples:
-    """The last lengths of one kind, both in order of arrival and sorted."""
+    """One kind: completed lengths, answers under way, and the weights over the former."""
 
-    __slots__ = ("arrival", "ordered")
+    started: int = 0
+    alive: dict[int, tuple[int, Growing]] = field(default_factory=dict)
+    ordered: list[float] = field(default_factory=list)
+    cut: list[float] = field(default_factory=list)  # ended by their maximum, sorted
+    _by_start: list[tuple[int, float, bool]] = field(default_factory=list)  # heap
+    _changes: int = REBUILD_EVERY
+    _lengths: list[float] = field(default_factory=list)  # as of the last rebuild
+    _cumulative: list[float] = field(default_factory=list)  # mass at or below each of them; 1 with the rest
 
-    def __init__(self) -> None:
-        self.arrival: deque[float] = deque()
-        self.ordered: list[float] = []
+    def begin(self, ticket: int, answer: Growing) -> None:
+        self.started += 1
+        self.alive[ticket] = (self.started, answer)
+        self._changes += 1
+        while self._by_start and self._by_start[0][0] <= self.started - WINDOW:
+            _, length, is_cut = heapq.heappop(self._by_start)
+            lengths = self.cut if is_cut else self.ordered
+            del lengths[bisect_left(lengths, length)]
 
-    def add(self, length: float) -> None:
-        self.arrival.append(length)
-        insort(self.ordered, length)
-        if len(self.arrival) > WINDOW:
-            del self.ordered[bisect_left(self.ordered, self.arrival.popleft())]
+    def end(self, ticket: int, length: float | None, *, is_cut: bool) -> None:
+        start, _ = self.alive.pop(ticket, (0, None))
+        self._changes += 1
+        if length is not None and start > self.started - WINDOW:
+            heapq.heappush(self._by_start, (start, length, is_cut))
+            insort(self.cut if is_cut else self.ordered, length)
 
     def quantile_above(self, seen: float, quantile: float) -> float | None:
-        first = bisect_right(self.ordered, seen)
-        above = len(self.ordered) - first
-        return self.ordered[first + int(quantile * above)] if above else None
+        """The conditional quantile, `None` where it lies beyond every completed answer."""
+        if self._changes >= REBUILD_EVERY:
+            self._rebuild()
+        first = bisect_right(self._lengths, seen)
+        below = self._cumulative[first - 1] if first else 0.0
+        place = bisect_left(self._cumulative, below + quantile * (1.0 - below), lo=first)
+        return self._lengths[place] if place < len(self._lengths) else None
+
+    @property
+    def longest(self) -> float:
+        return self.ordered[-1] if self.ordered else 0.0
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.ordered) + len(self.cut) >= ENOUGH
+
+    def _rebuild(self) -> None:
+        self._changes = 0
+        under_way = [answer.seen / answer.sequences for _, answer in self.alive.values()]
+        censored = sorted([*under_way, *self.cut])
+        self._lengths = list(self.ordered)
+        self._cumulative = []
+        count = len(self._lengths) + len(censored)
+        weight = 1.0 / count if count else 0.0
+        mass, passed = 0.0, 0
+        for index, length in enumerate(self._lengths):
+            ahead = bisect_left(censored, length, lo=passed)
+            for position in range(passed, ahead):
+                remaining = count - index - position - 1
+                weight += weight / remaining
+            passed = ahead
+            mass += weight
+            self._cumulative.append(mass)
+        if not censored and self._cumulative:
+            self._cumulative[-1] = 1.0
 
 
 class LengthModel:
-    """Lengths of completed answers, tokens per sequence.
+    """Lengths of answers, tokens per sequence.
 
     Args:
         default_tokens: mean of the prior where no maximum is declared.
@@ -55,13 +121,12 @@ class LengthModel:
     def __init__(self, default_tokens: float) -> None:
         self._default = float(default_tokens)
         self._kinds: OrderedDict[Hashable, _Samples] = OrderedDict()
-        self._all = _Samples()
-        self.version = 0  # changes whenever a prediction might
+        self._completed = 0
 
     @property
     def is_known(self) -> bool:
         """Whether enough answers were seen for predictions to rest on data."""
-        return len(self._all.ordered) >= ENOUGH
+        return self._completed >= ENOUGH_TO_TRUST
 
     @staticmethod
     def kinds(length_key: Hashable, declared: int | None) -> Kinds:
@@ -69,9 +134,8 @@ class LengthModel:
         magnitude = None if declared is None else int(declared).bit_length()
         return ((length_key, magnitude), (length_key,))
 
-    def learn(self, kinds: Kinds, length: float) -> None:
-        """One completed answer's length per sequence."""
-        self._all.add(length)
+    def begin(self, kinds: Kinds, ticket: int, answer: Growing) -> None:
+        """An answer has begun; its growth is read from `answer` until `end`."""
         for kind in kinds:
             samples = self._kinds.get(kind)
             if samples is None:
@@ -80,8 +144,18 @@ class LengthModel:
                     self._kinds.popitem(last=False)
             else:
                 self._kinds.move_to_end(kind)
-            samples.add(length)
-        self.version += 1
+            samples.begin(ticket, answer)
+
+    def end(self, kinds: Kinds, ticket: int, length: float | None, *, is_cut: bool = False) -> None:
+        """An answer has ended at this length per sequence, or (`None`) without telling anything.
+
+        `is_cut`: it was ended by its declared maximum and would have gone on.
+        """
+        self._completed += length is not None
+        for kind in kinds:
+            samples = self._kinds.get(kind)
+            if samples is not None:
+                samples.end(ticket, length, is_cut=is_cut)
 
     def predict(self, kinds: Kinds, declared: int | None, quantile: float, seen: float = 0.0) -> float:
         """Total length expected of an answer that has `seen` tokens already, at this quantile.
@@ -90,11 +164,10 @@ class LengthModel:
         maximum is still expected to take one more token.
         """
         samples = self._samples(kinds)
-        if samples is None:
-            total = self._prior(declared, quantile, seen)
-        else:
-            found = samples.quantile_above(seen, quantile)
-            total = seen * GROWTH + GROWTH_TOKENS if found is None else found
+        total = None if samples is None else samples.quantile_above(seen, quantile)
+        if total is None:
+            longest = 0.0 if samples is None else samples.longest
+            total = max(self._prior(declared, quantile, seen), longest * GROWTH)
         if declared is not None:
             total = min(total, float(declared))
         return max(total, seen + 1.0)
@@ -102,13 +175,13 @@ class LengthModel:
     def _samples(self, kinds: Kinds) -> _Samples | None:
         for kind in kinds:
             samples = self._kinds.get(kind)
-            if samples is not None and len(samples.ordered) >= ENOUGH:
+            if samples is not None and samples.is_enough:
                 return samples
         return None
 
     def _prior(self, declared: int | None, quantile: float, seen: float) -> float:
         """A declared maximum is believed while it is modest; else lengths fall off exponentially."""
-        if declared is not None:
-            believed = min(float(declared), PRIOR_CEILING * self._default)
-            return believed if seen < believed else seen * GROWTH + GROWTH_TOKENS
-        return seen + self._default * -math.log1p(-min(quantile, 0.98))
+        if declared is None:
+            return seen + self._default * -math.log1p(-min(quantile, PRIOR_TAIL))
+        believed = min(float(declared), PRIOR_CEILING * self._default)
+        return believed if seen < believed else seen * GROWTH + GROWTH_TOKENS

@@ -128,13 +128,18 @@ class Pool:
 
     def is_asleep(self, ask: Ask, now: float) -> bool:
         """Whether every instance it may run on sleeps."""
-        return all(item.signal.state(now) is State.ASLEEP for item in self.candidates(ask))
+        return all(item.state(now) is State.ASLEEP for item in self.candidates(ask))
 
     def is_shut(self, ask: Ask, now: float) -> bool:
         """Whether there is no signal and the policy is to stay closed then."""
         if self._options.signal.on_blind != "closed":
             return False
-        return all(item.signal.state(now) is State.BLIND for item in self.candidates(ask))
+        return all(item.state(now) is State.BLIND for item in self.candidates(ask))
+
+    def limited(self, now: float) -> None:
+        """Somebody was held back."""
+        for instance in self.by_name.values():
+            instance.limited(now)
 
     def changes_at(self, now: float) -> float | None:
         """When the passing of time next changes what some instance's signal is worth."""

@@ -17,11 +17,11 @@ from tidegate.core.prompts import PromptSizes
 from tidegate.core.rates import TOKENS_PER_S, ServiceRate
 from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import Key
-from tidegate.core.signal import State
 from tidegate.core.tenants import Tenants
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # of the virtual token counter
 ESTIMATE_EVERY_S = 0.1
+PREDICT_EVERY_TOKENS = 16.0  # a prediction is conditioned on what has been generated since
 COST_RATE = 0.1
 
 
@@ -73,6 +73,8 @@ class Running:
         )
         lease.charged_virtual = _virtual(ask.prompt_tokens, predicted * ask.sequences)
         instance.start(lease, now)
+        if ask.generates:
+            self._lengths.begin(kinds, ask.ticket, lease)
         self._places[ask.ticket] = (lease, instance, flow)
         key = key_of(ask)
         if key is not None and ask.is_keyed:
@@ -106,9 +108,16 @@ class Running:
         flow.band.charge(flow, _virtual(prompt, output) - lease.charged_virtual)
         self._settle_quota(lease, flow, settlement, prompt + output, now)
         if settlement.ending is Ending.COMPLETED:
-            self._learn(lease, instance, settlement, output, now)
+            self._learn(lease, instance, settlement, now)
         elif settlement.ending is Ending.FAILED:
-            instance.budget.error(now, instance.mean_service_s)
+            instance.error(now)
+        if lease.ask.generates:
+            length = _length(lease, settlement, output)
+            declared = lease.ask.max_output_tokens
+            is_cut = settlement.finished_by_length or (
+                declared is not None and output >= declared * lease.sequences
+            )
+            self._lengths.end(lease.kinds, ticket, length, is_cut=is_cut)
         return True
 
     def progress(self, ticket: int, output_tokens: float, now: float) -> None:
@@ -117,13 +126,11 @@ class Running:
         if place is None:
             return
         lease, instance, _ = place
-        service_s = instance.mean_service_s
         if lease.first_token_at is None:
-            instance.ledger.mark_first_token(lease, now)
-            instance.budget.first_token(now - lease.started_at, lease.ask.prompt_tokens, now, service_s)
+            instance.first_token(lease, now)
         elif lease.last_token_at is not None and output_tokens > lease.seen:
             tokens = (output_tokens - lease.seen) / lease.sequences
-            instance.budget.token(now - lease.last_token_at, tokens, now, service_s)
+            instance.token(now - lease.last_token_at, tokens, now)
         lease.last_token_at = now
         instance.signal.progress_at = now
         if output_tokens > lease.seen:
@@ -165,10 +172,8 @@ class Running:
                 self._drain_if_finished(lease, instance, now)
             elif not lease.ask.streams:
                 self._infer(lease, instance, now)
-            elif (
-                instance.signal.state(now) in (State.BLIND, State.FROZEN) and lease.last_token_at is not None
-            ):
-                instance.budget.token(now - lease.last_token_at, 0.0, now, instance.mean_service_s)
+            elif lease.last_token_at is not None:
+                instance.token(now - lease.last_token_at, 0.0, now)
 
     def _infer(self, lease: Lease, instance: Instance, now: float) -> None:
         """A whole answer shows nothing until it ends; the engine's pace says how far it should be."""
@@ -195,8 +200,9 @@ class Running:
             output_tokens = min(output_tokens, float(declared * lease.sequences))
         lease.seen = output_tokens
         per_sequence = output_tokens / lease.sequences
-        if per_sequence >= lease.predicted:
+        if per_sequence >= lease.predicted or per_sequence - lease.predicted_at >= PREDICT_EVERY_TOKENS:
             lease.predicted = self._lengths.predict(lease.kinds, declared, lease.quantile, per_sequence)
+            lease.predicted_at = per_sequence
         lease.refresh()
         instance.ledger.changed()
 
@@ -212,18 +218,11 @@ class Running:
         quota.settle(0.0, used - lease.charged_tokens, now)
         flow.tenant.usual_cost += COST_RATE * (used - flow.tenant.usual_cost)
 
-    def _learn(
-        self, lease: Lease, instance: Instance, settlement: Settlement, output: float, now: float
-    ) -> None:
+    def _learn(self, lease: Lease, instance: Instance, settlement: Settlement, now: float) -> None:
         ask = lease.ask
         service_s = now - lease.started_at
         self._rate.completed(service_s)
         instance.service_s.take(service_s)
-        if ask.generates and (settlement.output_tokens is not None or lease.seen > 0):
-            length = output / ask.sequences
-            if settlement.finished_by_length and ask.max_output_tokens is not None:
-                length = float(ask.max_output_tokens)
-            self._lengths.learn(lease.kinds, length)
         if settlement.prompt_tokens is not None:
             read = settlement.prompt_tokens
             self._prompts.learn(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
@@ -243,6 +242,15 @@ def _used(lease: Lease, settlement: Settlement) -> tuple[float, float]:
     if lease.seen > 0 or settlement.ending is not Ending.COMPLETED:
         return prompt, lease.seen
     return prompt, lease.predicted * lease.sequences if lease.ask.generates else 0.0
+
+
+def _length(lease: Lease, settlement: Settlement, output: float) -> float | None:
+    """What a completed answer teaches: its length per sequence, if anything was seen of it."""
+    if settlement.ending is not Ending.COMPLETED:
+        return None
+    if settlement.output_tokens is None and lease.seen <= 0:
+        return None
+    return output / lease.sequences
 
 
 def _pace_s(instance: Instance) -> float:

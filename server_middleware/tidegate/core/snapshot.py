@@ -37,7 +37,7 @@ def instance_statistics(instance: Instance, now: float) -> InstanceStatistics:
     reading = instance.signal.reading
     return InstanceStatistics(
         name=instance.name,
-        state=instance.signal.state(now).value,
+        state=instance.state(now).value,
         level=None if reading is None else reading.kv_usage,
         age_s=instance.signal.age_s(now),
         capacity_tokens=instance.capacity,
