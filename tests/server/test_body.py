@@ -124,6 +124,16 @@ async def test_malformed_length_is_no_length(value: bytes) -> None:
     assert (body.declared_bytes, body.complete) == (None, True)
 
 
+async def test_contradicting_lengths_are_no_length() -> None:
+    """Two that agree are one; two that differ say nothing."""
+    for second, declared in ((b"5", 5), (b"6", None)):
+        headers = [(b"content-length", b"5"), (b"content-length", second)]
+        body = await read_body(
+            Server(request(b"12345")).receive, headers=headers, max_bytes=9, timeout_s=1, clock=lambda: 0.0
+        )
+        assert body.declared_bytes == declared
+
+
 @pytest.mark.parametrize("before", [[], request(b"half", more=True)])
 async def test_disconnect_while_sending_is_seen_and_replayed(before: list[dict[str, Any]]) -> None:
     """The app need not be called; were it called, it would see what we saw."""

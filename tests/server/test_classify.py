@@ -110,6 +110,8 @@ def test_posts_that_load_no_engine_are_not_guarded(path: str) -> None:
         "//v1//chat///completions",
         "/v1/./chat/completions",
         "/v1/models/../chat/completions",
+        "/v1/chat/models/../completions",
+        "/v1/chat/a/b/%2e%2e/../completions",
         "/V1/Chat/Completions",
         "/v1/chat%2Fcompletions",
         "/v1/chat%252fcompletions",
