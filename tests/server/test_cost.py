@@ -374,6 +374,14 @@ routes = st.sampled_from(
 )
 
 
+def test_bodies_too_large_for_text_are_taken_for_media() -> None:
+    """A 20 MB recording that is not read must not be priced at seven million tokens of text."""
+    assert unparsed(4 * 2**20).media_items == 0
+    got = unparsed(20 * 2**20)
+    assert (got.media_items, got.ascii_bytes, got.media_bytes) == (20, 0, 20 * 2**20)
+    assert got.prompt_tokens() < 50_000
+
+
 def check(got: Cost) -> None:
     figures = (got.ascii_bytes, got.other_bytes, got.token_ids, got.media_items, got.prompt_tokens_floor)
     assert all(0 <= figure <= 10**12 for figure in figures)

@@ -23,6 +23,8 @@ BYTES_PER_TOKEN = 3.0  # prior for ASCII text
 OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese character, 1.2 tokens
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
 _LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
+_LARGEST_TEXT_BYTES = 4 * 1024 * 1024
+_BYTES_PER_MEDIA_ITEM = 1024 * 1024  # guess for a body that is not looked into
 _MAX_SEQUENCES = 10**6
 
 
@@ -66,8 +68,15 @@ def estimate(data: bytes, route: Route) -> Cost:
 
 
 def unparsed(size_bytes: int) -> Cost:
-    """The cost of a body that was not or cannot be read: its length, as if it were all text."""
-    return Cost(ascii_bytes=size_bytes, unparsed=True)
+    """The cost of a body that was not or cannot be read.
+
+    Its length, as if it were all text; but so much text fits no context window, and what is larger is
+    taken to be media.
+    """
+    if size_bytes <= _LARGEST_TEXT_BYTES:
+        return Cost(ascii_bytes=size_bytes, unparsed=True)
+    items = -(-size_bytes // _BYTES_PER_MEDIA_ITEM)
+    return Cost(media_items=items, media_bytes=size_bytes, unparsed=True)
 
 
 def cost_of(fields: Fields, route: Route) -> Cost:
