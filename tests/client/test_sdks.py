@@ -140,7 +140,6 @@ def test_quota_used_up_is_an_error_at_once(engine: ScriptApp) -> None:
 def test_openai_on_the_older_httpx_too(engine: ScriptApp) -> None:
     """The SDK also takes a client of httpx; ours fits there as well."""
     engine.script += [busy()]
-    http_client = tidegate_client.Client(policy=QUICK)
     http_client: Any = tidegate_client.Client(policy=QUICK)
     with openai.OpenAI(
         base_url=f"{engine.url}/v1", api_key="k", http_client=http_client, max_retries=0
