@@ -84,6 +84,13 @@ def test_media_without_a_type_are_media_too() -> None:
     assert (got.media_items, got.ascii_bytes < 50) == (1, True)
 
 
+@pytest.mark.parametrize("kind", [["image"], {"image": 1}, 5, None, True])
+def test_part_types_of_any_kind_are_walked(kind: object) -> None:
+    """A type that is no string names no medium; the part's text counts."""
+    got = cost(CHAT, messages=[{"role": "user", "content": [{"type": kind, "text": "t" * 90}]}])
+    assert (got.media_items, got.ascii_bytes >= 90) == (0, True)
+
+
 def test_anthropic_content() -> None:
     """System text, blocks, images and tool results."""
     blocks = [

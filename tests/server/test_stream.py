@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi.classify import Dialect, Route
+from tidegate.asgi.readers import reader_for
 from tidegate.asgi.stream import OutputCounter
 
 DONE = b"data: [DONE]\n\n"
@@ -385,3 +386,40 @@ def test_any_bytes_are_counted_without_an_error(dialect: Dialect, chunks: list[b
     for chunk in chunks:
         assert watch.feed(chunk) >= 0
     assert watch.finished_by_length in (True, False)
+
+
+FORMS: list[dict[str, Any]] = [
+    chat("ab"),
+    chat("你好"),
+    chat(""),
+    chat(None),
+    chat("ab", finish_reason="length"),
+    chat("ab", token_ids=[1, 2]),
+    {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+    {"choices": [{"delta": {"reasoning": "hm", "content": "x"}}]},
+    {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]},
+    {"choices": [{"delta": {"refusal": "no"}}]},
+    {"choices": [{"delta": {"content": 5}}]},
+    {"choices": [{"delta": {"content": "a"}, "text": "b"}]},
+    {"choices": [{"text": "ab"}]},
+    {"choices": [{"message": {"content": "ab"}}]},
+    {"choices": [chat("a")["choices"][0], chat("b")["choices"][0]]},
+    {"choices": [{"delta": {"content": "ab"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 9}},
+    {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 9}},
+    {"choices": [{}]},
+    {"choices": None},
+    {"choices": "x"},
+    {"delta": "transcript"},
+]
+
+
+@pytest.mark.parametrize("event", FORMS, ids=repr)
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_the_short_way_counts_like_the_long_one(event: dict[str, Any], sequences: int) -> None:
+    """An event alone in its chunk is read by the fast reader or, if that declines, by the general one."""
+    fast, general = counter(sequences=sequences), counter(Dialect.UNKNOWN_POST, sequences)
+    for watch in (fast, general):
+        watch._recognise(b"data:")
+    general._read = reader_for(Dialect.OPENAI_CHAT)
+    assert fast.feed(sse(event)) == general.feed(sse(event))
+    assert (fast.usage, fast.finished_by_length) == (general.usage, general.finished_by_length)

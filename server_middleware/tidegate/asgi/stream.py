@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.readers import Tokens, reader_for
+from tidegate.asgi.readers_fast import take_event
 
 BYTES_PER_TOKEN = 4.5  # of ASCII answers; longer than in prompts, which hold more code and numbers
 OTHER_BYTES_PER_TOKEN = 4.0
@@ -21,6 +22,7 @@ _MAX_EVENT_BYTES = 1024 * 1024
 _MAX_DOCUMENT_BYTES = 1024 * 1024
 _TAIL_BYTES = 16 * 1024
 _decode = msgspec.json.Decoder().decode
+_COMMON = frozenset({Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS})
 _ENDED = frozenset({"completed", "failed", "incomplete", "cancelled"})
 _JSON_START = (b"{", b"[")
 
@@ -31,6 +33,7 @@ class OutputCounter:
     __slots__ = (
         "_bytes_per_token",
         "_document",
+        "_is_common",
         "_lines",
         "_read",
         "_route",
@@ -42,6 +45,7 @@ class OutputCounter:
         self._bytes_per_token = bytes_per_token
         self._tokens = Tokens(sequences)
         self._read = reader_for(route.dialect)
+        self._is_common = route.dialect in _COMMON
         self._lines: _Lines | None = None
         self._document: _Document | None = None
 
@@ -106,6 +110,8 @@ class OutputCounter:
             self._lines, self._tokens.is_stream = _Lines(b"data:"), True
 
     def _event(self, payload: bytes) -> None:
+        if self._is_common and take_event(self._tokens, payload):
+            return
         try:
             event = _decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -142,6 +148,8 @@ class _Lines:
         self._is_skipping = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        if self._is_one_event(chunk):
+            return [chunk[len(self._prefix) : -2]]
         data = self._rest + chunk if self._rest else chunk
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -154,6 +162,17 @@ class _Lines:
             self._rest, self._is_skipping = b"", True
         skip = len(self._prefix)
         return [line[skip:] for line in lines if line and line.startswith(self._prefix)]
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Servers send an event a chunk as a rule; then there is nothing to cut or to keep."""
+        return (
+            not self._rest
+            and not self._is_skipping
+            and chunk.startswith(self._prefix)
+            and chunk.endswith(b"\n\n")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and b"\r" not in chunk
+        )
 
 
 class _Document:

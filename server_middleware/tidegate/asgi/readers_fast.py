@@ -1,0 +1,57 @@
+"""The common event of an OpenAI stream, one choice with one piece of text, read in under a microsecond.
+
+Law of this file: it takes an event whole or leaves it to `readers`; never a part of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidegate.asgi.readers import Tokens
+
+
+class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    role: str | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    token_ids: Any = None
+    message: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+    usage: Any = None
+    delta: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def take_event(tokens: Tokens, payload: bytes) -> bool:
+    """Adds the event to `tokens`; `False`, and nothing done, when it is not of the common form."""
+    try:
+        event = _decode(payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    if event.usage is not None or event.delta is not None or len(event.choices) != 1:
+        return False
+    choice = event.choices[0]
+    if choice.finish_reason is not None or choice.token_ids is not None or choice.message is not None:
+        return False
+    delta = choice.delta
+    if delta is None:
+        tokens.event(choice.text)
+    elif choice.text is not None:
+        return False
+    else:
+        tokens.event(delta.content, delta.reasoning_content, delta.reasoning)
+    return True
