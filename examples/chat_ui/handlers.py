@@ -184,11 +184,9 @@ class _Call:
     async def close(self) -> None:
         """End the call: the engine is told at once that nobody listens."""
         self.opened.cancel()
-        try:
-            upstream = await self.opened
-        except (asyncio.CancelledError, RateLimited, httpx.HTTPError):
-            return
-        await upstream.aclose()
+        await asyncio.wait([self.opened])
+        if not self.opened.cancelled() and self.opened.exception() is None:
+            await self.opened.result().aclose()
 
 
 async def _until_gone(request: Request) -> None:

@@ -1,7 +1,7 @@
 """Takes the pictures of the documentation from the real demo: `python -m tests.browser.pictures`.
 
-Law of this file: nothing is staged. The demo runs for some five minutes with a flood every minute and a
-half; the pictures are taken in the middle of the last one, by Chromium, and written to docs/pictures.
+Law of this file: nothing is staged. The demo runs for some minutes with one flood after another; the
+pictures are taken in the middle of the last one, by Chromium, and written to docs/pictures.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.browser.serving import serving
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-FLOODS = 4
-BETWEEN_FLOODS_S = 85.0
-INTO_THE_LAST_S = 9.0
+FLOODS = 3
+BETWEEN_FLOODS_S = 25.0
+INTO_THE_LAST_S = 8.0
 QUESTIONS = {
     "en-GB": ("How does a tide gate work?", "And who opens it at night?"),
     "zh-CN": ("潮汐闸门是怎么工作的？", "晚上由谁来打开它？"),
@@ -71,10 +71,12 @@ async def shoot(browser: Browser, chat_url: str, gate_url: str) -> None:
     """The floods, and the pictures."""
     opener = await open_page(browser, "desktop", "light", "en-GB", chat_url)
     pages = await chats(browser, chat_url)
-    for number in range(FLOODS):
-        await opener.click("#flood", timeout=200_000)
-        last = number == FLOODS - 1
-        await asyncio.sleep(INTO_THE_LAST_S if last else BETWEEN_FLOODS_S)
+    for _ in range(FLOODS - 1):
+        await opener.click("#flood")
+        await opener.wait_for_selector("#flood:enabled", timeout=240_000)
+        await asyncio.sleep(BETWEEN_FLOODS_S)
+    await opener.click("#flood")
+    await asyncio.sleep(INTO_THE_LAST_S)
     for name, page in pages.items():
         await ask(page, QUESTIONS["zh-CN" if name == "phone-dark" else "en-GB"][1])
         await page.wait_for_selector("#notice.wait", timeout=60_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Route
 
-from examples.chat_ui.handlers import MAX_BODY_BYTES, ChatApi
-from tidegate_client import AsyncClient, RetryPolicy
+from examples.chat_ui.handlers import MAX_BODY_BYTES, ChatApi, rate_limited_response
+from tidegate_client import AsyncClient, RateLimited, RetryPolicy, Why
 
 POLICY = RetryPolicy(
     max_attempts=2, wait_budget_s=1.0, jitter_base_s=0.01, jitter_cap_s=0.01, on_give_up="raise"
@@ -93,6 +95,14 @@ async def test_long_refusal_becomes_a_429_with_the_time_that_remains() -> None:
     assert 19_000 < int(answer.headers["retry-after-ms"]) <= 20_000
     assert answer.json()["error"]["reason"] == "queue_full"
     assert 19 < answer.json()["error"]["retry_after"] <= 20
+
+
+def test_time_that_has_passed_is_taken_off() -> None:
+    """A refusal of ten seconds that is told four seconds later names the six that remain."""
+    error = RateLimited(why=Why.OVER_BUDGET, retry_after=10.0, wall_now=time.time() - 4, reason="queue_full")
+    answer = rate_limited_response(Request({"type": "http", "headers": []}), error)
+    assert 5_000 < int(answer.headers["retry-after-ms"]) <= 6_000
+    assert answer.headers["retry-after"] == "6"
 
 
 async def test_refusal_without_a_time_has_none() -> None:
