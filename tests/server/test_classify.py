@@ -153,6 +153,27 @@ def test_unknown_posts_are_guarded_on_request() -> None:
     assert table.match(scope("/predict", "GET")) is None
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/resume",
+        "/continue_generation",
+        "/resume_memory_occupation",
+        "/wake_up",
+        "/update_weights_from_disk",
+        "/begin_weight_update",
+        "/hicache/storage-backend/clear",
+        "/fault_tolerance/apply",
+        "/start_expert_distribution_record",
+        "/collective_rpc",
+        "/abort_request",
+    ],
+)
+def test_the_engines_administration_is_never_queued(path: str) -> None:
+    """Even when unknown POSTs are guarded: a full gate must not hold back what would empty it."""
+    assert RouteTable(GuardOptions(guard_unknown_posts=True)).match(scope(path)) is None
+
+
 def test_extra_guarded_and_exempt_paths() -> None:
     """The operator adds and removes paths; exempt wins, in every spelling."""
     table = RouteTable(GuardOptions(extra_guarded=("/predict",), exempt=("/v1/embeddings",)))

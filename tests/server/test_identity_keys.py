@@ -76,6 +76,8 @@ async def test_callers_of_one_key_share_a_lookup() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     tasks[0].cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
     provider.go.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert results[1:] == [HOURLY] * 4

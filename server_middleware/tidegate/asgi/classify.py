@@ -81,12 +81,20 @@ _GUARDED_METHODS = frozenset({"POST", "PUT", "PATCH"})  # SGLang takes PUT for P
 
 _EXEMPT_POSTS = frozenset(
     {"tokenize", "detokenize", "chat_tokenize", "count_tokens", "render", "derender"}
-    | {"cancel", "abort", "abort_request", "abort_requests"}
-    | {"load_lora_adapter", "unload_lora_adapter", "ping", "health", "metrics"}
-    | {"sleep", "wake_up", "pause", "resume", "start_profile", "stop_profile"}
-    | {"reset_prefix_cache", "flush_cache"}
+    | {"cancel", "abort", "abort_request", "abort_requests", "ping", "health", "metrics", "show"}
+    | {"load_lora_adapter", "unload_lora_adapter", "load_lora_adapter_from_tensors", "set_lora"}
+    | {"merge_lora_weights", "unmerge_lora_weights", "open_session", "close_session"}
+    | {"sleep", "wake_up", "pause", "resume", "pause_generation", "continue_generation", "slow_down"}
+    | {"release_memory_occupation", "resume_memory_occupation", "release_kv_cache_memory"}
+    | {"start_profile", "stop_profile", "configure_logging", "set_trace_level", "freeze_gc"}
+    | {"flush_cache", "reset_prefix_cache", "reset_mm_cache", "reset_encoder_cache", "collective_rpc"}
+    | {"scale_elastic_ep", "is_scaling_elastic_ep", "pd_role_switch", "set_internal_state"}
+    | {"parse_function_call", "separate_reasoning", "weight_checker", "weights_checker"}
 )
-"""Last segments of POST routes that load no KV cache; they matter only under `guard_unknown_posts`."""
+_EXEMPT_WORDS = ("weight", "corpus", "hicache", "expert_distribution", "fault_tolerance")
+"""Last segments of POST routes that load no KV cache (administration, tokenizing), and words that mark
+whole families of them. They matter only under `guard_unknown_posts`: a gate that queued the engine's own
+`resume` could never open again."""
 
 
 def segments(path: str) -> tuple[str, ...]:
@@ -168,9 +176,13 @@ class RouteTable:
         for tail in tails:  # longest first
             if (route := self._known.get(tail)) is not None:
                 return route
-        if self._guard_unknown_posts and (not parts or parts[-1] not in _EXEMPT_POSTS):
-            return _UNKNOWN
-        return None
+        return _UNKNOWN if self._guard_unknown_posts and not _is_administration(parts) else None
+
+
+def _is_administration(parts: tuple[str, ...]) -> bool:
+    if not parts:
+        return False
+    return parts[-1] in _EXEMPT_POSTS or any(word in part for part in parts for word in _EXEMPT_WORDS)
 
 
 def response_id(scope: Scope) -> str | None:
