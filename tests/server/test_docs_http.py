@@ -74,7 +74,10 @@ def _written() -> set[str]:
     replier = Replier(
         options, CorsOptions(allow_origins=("https://a.example",), allow_credentials=True), lambda: 0.0
     )
-    scope: dict[str, Any] = {"type": "http", "headers": [(b"origin", b"https://a.example")]}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "headers": [(b"origin", b"https://a.example"), (b"prefer", b"wait=5")],
+    }
     route = Route(Dialect.OPENAI_CHAT, True, "x")
     answers = [replier.bad_request(status, "x", scope, route) for status in (400, 401, 408, 413)]
     for reason in Reason:

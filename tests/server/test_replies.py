@@ -179,6 +179,12 @@ def test_every_reason_has_words_in_both_languages(reason: Reason, chinese: bool)
     assert "{" not in text
 
 
+def test_a_preferred_wait_is_said_to_be_applied() -> None:
+    """RFC 7240; nothing is said where none was asked for."""
+    assert header(reply(scope(prefer="wait=20"), refuse()), b"preference-applied") == "wait=20"
+    assert header(reply(scope(), refuse()), b"preference-applied") is None
+
+
 def test_replies_vary_by_what_they_depend_on() -> None:
     """Caches between us and the caller must not mix dialects or languages."""
     assert header(reply(scope(), refuse()), b"vary") == "Accept, Accept-Language"

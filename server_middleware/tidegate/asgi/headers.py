@@ -108,6 +108,12 @@ def server_timing(waited_s: float) -> tuple[bytes, bytes]:
     return b"server-timing", f"tidegate;dur={waited_s * 1000:.1f}".encode("ascii")
 
 
+def preference_applied(headers: Headers) -> HeaderList:
+    """`Preference-Applied` for a caller whose `Prefer: wait=N` bounds its time in our queue (RFC 7240)."""
+    wait_s = parse_prefer_wait(headers)
+    return [] if wait_s is None else [(b"preference-applied", b"wait=%d" % wait_s)]
+
+
 # --- what callers say -------------------------------------------------------------------------------
 
 _SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)

@@ -18,10 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import Cors, CorsOptions
-from tidegate.asgi.headers import bound_name, refusal_headers, retry_after_ms, retry_after_seconds
+from tidegate.asgi.headers import (
+    bound_name,
+    preference_applied,
+    refusal_headers,
+    retry_after_ms,
+    retry_after_seconds,
+)
 from tidegate.asgi.messages import message
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
-from tidegate.asgi.types import HeaderList, Scope, Send, pick
+from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
 
 _SATURATION = frozenset(
@@ -92,7 +98,8 @@ def build_reply(
 ) -> Reply:
     """The answer to a refused request."""
     status = refusal_status(refuse.reason, options.saturation_status)
-    wishes = pick(scope.get("headers", ()), _WISHES)
+    given: Headers = scope.get("headers", ())
+    wishes = pick(given, _WISHES)
     seconds, chinese = retry_after_seconds(refuse), prefers_chinese(wishes.get(b"accept-language", ""))
     error: dict[str, Any] = {"reason": refuse.reason.value, "scope": refuse.scope}
     if seconds is not None:
@@ -101,6 +108,7 @@ def build_reply(
     lines = refusal_headers(
         refuse, wall_now_s=wall_now_s, expose_limits=options.expose_limits, send_policy=options.send_policy
     )
+    lines += preference_applied(given)
     lines += [(b"content-language", b"zh" if chinese else b"en"), (b"vary", b"Accept, Accept-Language")]
     return _reply(status, content_type, body, lines + (cors or []), wishes)
 

@@ -1,0 +1,55 @@
+"""Prices of media, learnt per model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.asgi.cost import TOKENS_PER_MEDIA_ITEM
+from tidegate.asgi.media import MediaPrices
+
+
+def test_unknown_models_pay_the_prior() -> None:
+    """Until something was reported."""
+    assert MediaPrices().tokens_per_item("m") == TOKENS_PER_MEDIA_ITEM
+
+
+def test_the_first_report_sets_the_price_and_later_ones_move_it() -> None:
+    """Two items, 600 tokens beside 100 of text: 250 each; a long history is moved little by one sample."""
+    prices = MediaPrices()
+    prices.observed("m", 2, 600, 100.0)
+    assert prices.tokens_per_item("m") == 250
+    for _ in range(100):
+        prices.observed("m", 1, 1000, 0.0)
+    settled = prices.tokens_per_item("m")
+    assert settled == pytest.approx(1000, rel=0.05)
+    prices.observed("m", 1, 10_000, 0.0)
+    assert settled < prices.tokens_per_item("m") < 2000
+
+
+def test_models_do_not_mix_and_requests_without_media_teach_nothing() -> None:
+    """Each model has its own encoder."""
+    prices = MediaPrices()
+    prices.observed("a", 1, 300, 0.0)
+    prices.observed("b", 0, 300, 0.0)
+    assert prices.tokens_per_item("a") == 300
+    assert prices.tokens_per_item("b") == TOKENS_PER_MEDIA_ITEM
+
+
+def test_memory_is_bounded_by_recent_use() -> None:
+    """Callers choose model names."""
+    prices = MediaPrices(max_models=2)
+    for model in ("a", "b", "a", "c"):
+        prices.observed(model, 1, 300, 0.0)
+    assert [prices.tokens_per_item(model) for model in "abc"] == [300, TOKENS_PER_MEDIA_ITEM, 300]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**9), st.floats(0, 1e9)), max_size=20))
+@settings(deadline=None)
+def test_prices_stay_within_bounds(samples: list[tuple[int, int, float]]) -> None:
+    """Whatever is reported."""
+    prices = MediaPrices()
+    for items, tokens, other in samples:
+        prices.observed("m", items, tokens, other)
+    assert 1 <= prices.tokens_per_item("m") <= 100_000
