@@ -67,7 +67,9 @@ class Watch:
         self.grants_checked += 1
         assert now <= waiter.latest_start_at, "granted after its deadline"
         if limit is not None and not was_alone and is_open:
-            assert brute_force_peak(instance.ledger.leases.values()) <= limit + SLACK, "peak above the ceiling"
+            assert brute_force_peak(instance.ledger.leases.values()) <= limit + SLACK, (
+                "peak above the ceiling"
+            )
         assert not waiter.flow.tenant.limits.max_concurrency or (
             waiter.flow.tenant.running <= waiter.flow.tenant.limits.max_concurrency
         )

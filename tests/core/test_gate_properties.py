@@ -82,7 +82,9 @@ class GateMachine(RuleBasedStateMachine):
         attempt=st.sampled_from([1, 2]),
         session=st.sampled_from([None, "s"]),
     )
-    def offer(self, wait_s: float | None, name: str | None, prompt: int, most: int | None, **ask: Any) -> None:
+    def offer(
+        self, wait_s: float | None, name: str | None, prompt: int, most: int | None, **ask: Any
+    ) -> None:
         """A request arrives."""
         self.ticket += 1
         self.step = self.watch.take(

@@ -67,9 +67,9 @@ class _Samples:
             del lengths[bisect_left(lengths, length)]
 
     def end(self, ticket: int, length: float | None, *, is_cut: bool) -> None:
-        start, _ = self.alive.pop(ticket, (0, None))
+        start, _ = self.alive.pop(ticket, (None, None))
         self._changes += 1
-        if length is not None and start > self.started - WINDOW:
+        if length is not None and start is not None and start > self.started - WINDOW:
             heapq.heappush(self._by_start, (start, length, is_cut))
             insort(self.cut if is_cut else self.ordered, length)
 
