@@ -84,6 +84,11 @@ export class Cooldown extends EventTarget {
     listener: ((event: CooldownEvent) => void) | null,
     options?: boolean | AddEventListenerOptions,
   ): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
 }
 
 export interface ServerEvent {
