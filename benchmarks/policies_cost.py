@@ -81,6 +81,9 @@ class _Driver:
         ticket = self.running.pop(0)
         self._take(self.gate.release(ticket, ANSWERED, self.now, self.uniform).grants)
 
+    def cancel_newest(self) -> None:
+        self._take(self.gate.cancel(self.tickets, self.now, self.uniform).grants)
+
     def _take(self, grants: Any) -> None:
         self.running += [grant.ticket for grant in grants]
 
@@ -100,8 +103,7 @@ def decision_times(waiting: int) -> dict[str, Any]:
     offers, cancels, releases = [], [], []
     for number in range(SAMPLES):
         offers.append(driver.timed(driver.offer))
-        newest = driver.tickets
-        cancels.append(driver.timed(lambda: driver.gate.cancel(newest, driver.now, driver.uniform) and None))
+        cancels.append(driver.timed(driver.cancel_newest))
         if number % 10 == 0:
             releases.append(driver.timed(driver.release))
         if number % 100 == 0:
