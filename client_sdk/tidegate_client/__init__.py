@@ -4,6 +4,7 @@
 httpx2.
 """
 
+from .core.concurrency import AdaptiveConcurrency
 from .core.decision import Why
 from .core.events import WaitEvent
 from .core.policy import RetryPolicy
@@ -15,6 +16,7 @@ from .options import call_options
 from .waits import WaitFeed
 
 __all__ = [
+    "AdaptiveConcurrency",
     "AsyncClient",
     "AsyncRetryTransport",
     "Client",

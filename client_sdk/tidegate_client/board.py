@@ -12,8 +12,11 @@ import threading
 from collections.abc import Callable, Iterable
 
 from .core.budget import RetryBudget
+from .core.concurrency import Limit
 from .core.decision import Cooldown
 from .core.lane import Lane, Ticket, Uniform
+from .core.policy import RetryPolicy
+from .core.throttle import Throttle
 from .timebase import Signal
 
 MAX_ORIGINS = 1024
@@ -45,10 +48,11 @@ class Origin:
     refused.
     """
 
-    def __init__(self, name: str, slow_start: int) -> None:
+    def __init__(self, name: str, policy: RetryPolicy) -> None:
         self.name = name
-        self.slow_start = slow_start
-        self.lane = Lane(slow_start)
+        self.slow_start = policy.slow_start
+        self.lane = Lane(policy.slow_start, Limit(policy.concurrency) if policy.concurrency else None)
+        self.throttle = Throttle(policy.throttle_k) if policy.throttle_k else None
         self.parts: dict[Part, Lane] = {}
         self.budget = RetryBudget(_BUDGET)
         self.reason = ""
@@ -76,6 +80,7 @@ class Turn:
         latest: the instant at which the caller stops waiting.
         parts: the class and model the request belongs to, worked out only when some lane asks.
         held: the lanes passed, with the ticket each gave (none while it was open).
+        answering: the places it takes until its answer's body has ended, where those are limited.
         signal: wakes the caller.
     """
 
@@ -85,6 +90,7 @@ class Turn:
     parts: Callable[[], Iterable[Part]]
     held: list[tuple[Lane, Ticket | None]] = dataclasses.field(default_factory=list)
     at: tuple[Lane, Ticket] | None = None
+    answering: list[tuple[Lane, Ticket]] = dataclasses.field(default_factory=list)
     signal: Signal | None = None
     until: float = 0.0
 
@@ -104,12 +110,12 @@ class Board:
         self._waiting: dict[Ticket, Turn] = {}
         self._lock = threading.Lock()
 
-    def origin(self, key: object, name: str, slow_start: int) -> Origin:
-        """The origin under `key`, made when it is new."""
+    def origin(self, key: object, name: str, policy: RetryPolicy) -> Origin:
+        """The origin under `key`, made by the policy of its first caller when it is new."""
         with self._lock:
             origin = self._origins.get(key)
             if origin is None:
-                origin = self._origins[key] = Origin(name, slow_start)
+                origin = self._origins[key] = Origin(name, policy)
                 self._forget()
             else:
                 self._origins.move_to_end(key)
@@ -150,10 +156,27 @@ class Board:
         """The attempt was not refused."""
         with self._lock:
             turn.origin.budget.refund()
+            if turn.origin.throttle is not None:
+                turn.origin.throttle.let_in(now)
             for lane, ticket in turn.held:
+                if lane.limit is not None and ticket is not None:
+                    turn.answering.append((lane, ticket))
                 lane.let_in(ticket)
                 self._settle(lane, now, uniform)
             turn.held.clear()
+
+    def finish(self, turn: Turn, now: float, uniform: Uniform) -> None:
+        """The answer has ended: its place is free. Harmless when repeated."""
+        with self._lock:
+            for lane, ticket in turn.answering:
+                lane.finish(ticket)
+                self._settle(lane, now, uniform)
+            turn.answering.clear()
+
+    def turns_down(self, origin: Origin, now: float, uniform: Uniform) -> bool:
+        """Whether the origin has been refusing so much that a call should not be sent."""
+        with self._lock:
+            return origin.throttle is not None and origin.throttle.turns_down(now, uniform())
 
     def leave(self, turn: Turn, now: float, uniform: Uniform) -> None:
         """The call stops waiting, or its attempt said nothing about the server."""

@@ -35,6 +35,7 @@ from .options import current_options
 from .replay import can_replay
 from .spent import Spent, continued, remember, target_of
 from .stamp import SDK_ATTEMPT_HEADER, Timeouts, counted_by_sdk, key, stamp
+from .streams import counted
 from .timebase import Timebase
 from .waits import OnWait
 
@@ -75,7 +76,7 @@ class Call:
         self._key = key(request, spent.key if spent else None) if self.policy.announce else None
         self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
-        origin = setup.board.origin(origin_key(request), origin_name(request), self.policy.slow_start)
+        origin = setup.board.origin(origin_key(request), origin_name(request), self.policy)
         self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
 
     @property
@@ -131,7 +132,16 @@ class Call:
         self.setup.board.let_in(self.turn, now, timebase.uniform)
         if "ratelimit" in response.headers:
             self._heed_nothing_left(advice_from(response.headers.multi_items(), timebase.wall()), now)
+        if self.setup.library.in_memory or response.is_closed:
+            self.finish()
+        elif self.policy.concurrency is not None:
+            response.stream = counted(response.stream, self.setup.library, self.finish)
         return False
+
+    def finish(self) -> None:
+        """The answer's body has ended."""
+        timebase = self.setup.timebase
+        self.setup.board.finish(self.turn, timebase.monotonic(), timebase.uniform)
 
     def _heed_nothing_left(self, advice: Advice, now: float) -> None:
         if advice.nothing_left_s is not None:

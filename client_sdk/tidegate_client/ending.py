@@ -71,10 +71,13 @@ def _error(call: Call, response: Any, decision: GiveUp) -> RateLimited:
 
 
 def _refused_here(call: Call, decision: GiveUp) -> Any:
-    """An answer in the server's stead: it asked all of us to be quiet, so nothing was sent."""
-    wait_s = math.ceil(decision.wait_s or 1.0)
-    message = f"Not sent: {call.turn.origin.name} asked for silence for another {wait_s} s."
-    error = {"code": "RATE_LIMIT_EXCEEDED", "type": "client_cooling_down", "message": message, "param": None}
+    """An answer in the server's stead: nothing was sent, since it wants quiet or has been refusing most
+    calls.
+    """
+    wait_s = None if decision.wait_s is None else math.ceil(decision.wait_s)
+    message = f"Not sent to {call.turn.origin.name}: {decision.why.value}."
+    error = {"code": "RATE_LIMIT_EXCEEDED", "type": "client_refused", "message": message, "param": None}
+    headers = {} if wait_s is None else {"retry-after": str(wait_s)}
     return call.setup.library.response(
-        429, headers={"retry-after": str(wait_s)}, json={"error": error | {"reason": decision.why.value}}
+        429, headers=headers, json={"error": error | {"reason": decision.why.value}}
     )

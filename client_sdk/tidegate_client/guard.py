@@ -65,6 +65,7 @@ class Guard:
         library = Library(
             response=_Outcome,
             byte_stream=bytes,
+            stream_bases=(),
             connect_errors=connect_errors,
             read_errors=(),
             failures=connect_errors,

@@ -18,6 +18,7 @@ class Library:
 
     response: Any
     byte_stream: type[Any]
+    stream_bases: tuple[type[Any], ...]
     connect_errors: tuple[type[Exception], ...]
     read_errors: tuple[type[Exception], ...]
     failures: tuple[type[Exception], ...]
@@ -33,6 +34,7 @@ def library(module: ModuleType, rate_limited: type[RateLimited]) -> Library:
     return Library(
         response=module.Response,
         byte_stream=module.ByteStream,
+        stream_bases=(module.SyncByteStream, module.AsyncByteStream),
         connect_errors=connect_errors,
         read_errors=read_errors,
         failures=connect_errors + read_errors,

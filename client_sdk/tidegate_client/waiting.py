@@ -48,6 +48,8 @@ class Waiting:
         now = setup.timebase.monotonic()
         if self._began is None:
             turn.latest = now + call.room_s(now)
+            if setup.board.turns_down(turn.origin, now, setup.timebase.uniform):
+                self._give_up(now, None, Why.THROTTLED)
         if now < call.not_before:
             self._note(now, call.not_before)
             return call.not_before - now
@@ -57,7 +59,9 @@ class Waiting:
             return None
         quiet_until = setup.board.quiet_until(turn)
         if quiet_until > turn.latest or now >= turn.latest:
-            self._give_up(now, max(quiet_until, turn.until) - now)
+            why = Why.COOLING_DOWN if call.last_response is None else Why.OVER_BUDGET
+            left_s = max(quiet_until, turn.until) - now
+            self._give_up(now, left_s if left_s > 0 else None, why)
         self._note(now, max(quiet_until, turn.until))
         return max(0.0, wake_at - now)
 
@@ -65,7 +69,7 @@ class Waiting:
         if self._began is None:
             self._began = now
         call = self._call
-        if call.on_wait is not None and until > self._told_until + _LONGER_S:
+        if call.on_wait is not None and until > max(now, self._told_until + _LONGER_S):
             self._told_until = until
             tell(call.on_wait, self._event(now, until))
 
@@ -86,9 +90,9 @@ class Waiting:
             self._call.waited_s += now - self._began
             self._began = None
 
-    def _give_up(self, now: float, wait_s: float) -> None:
+    def _give_up(self, now: float, wait_s: float | None, why: Why) -> None:
         self._end(now)
         call = self._call
         call.leave()
-        call.decision = GiveUp(Why.COOLING_DOWN if call.last_response is None else Why.OVER_BUDGET, wait_s)
+        call.decision = GiveUp(why, wait_s)
         raise GaveUpWaiting

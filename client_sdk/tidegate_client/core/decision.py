@@ -36,7 +36,7 @@ class Why(str, enum.Enum):
     ATTEMPTS = "attempts"  # max_attempts are used up
     QUOTA = "quota"  # the allowance is used up: not a matter of waiting
     RETRY_BUDGET = "retry_budget"  # the process has retried too much lately
-    COOLING_DOWN = "cooling_down"  # not sent: the origin asked for silence beyond this caller's budget
+    COOLING_DOWN = "cooling_down"  # not sent: its turn would not have come within this caller's budget
     THROTTLED = "throttled"  # not sent: the origin has been refusing most calls
 
 

@@ -26,6 +26,7 @@ import heapq
 import math
 from collections.abc import Callable
 
+from .concurrency import Limit
 from .jitter import growing_s
 
 Uniform = Callable[[], float]
@@ -55,17 +56,25 @@ pace.
 class Ticket:
     """One call's place in a lane; `order` is the arrival of the call, the same for all its attempts."""
 
-    __slots__ = ("granted_at", "order")
+    __slots__ = ("finished", "granted_at", "order")
 
     def __init__(self, order: int) -> None:
         self.order = order
         self.granted_at: float | None = None
+        self.finished = False
 
 
 class Lane:
-    """One partition of an origin. `slow_start` is the window after a first refusal."""
+    """One partition of an origin.
 
-    def __init__(self, slow_start: int) -> None:
+    Args:
+        slow_start: the window after a first refusal.
+        limit: a learnt bound on calls under way; with one every attempt needs a ticket, refused lately or
+            not.
+    """
+
+    def __init__(self, slow_start: int, limit: Limit | None = None) -> None:
+        self.limit = limit
         self.quiet_until = 0.0
         self.refused_in_row = 0
         self._slow_start = slow_start
@@ -91,11 +100,14 @@ class Lane:
 
     def is_open(self, now: float) -> bool:
         """Whether attempts may go without a ticket."""
+        self._end_recovery(now)
+        return not self._recovering and self.limit is None
+
+    def _end_recovery(self, now: float) -> None:
         if self._recovering and self.waiting == 0 and now >= self.quiet_until + _OPENS_AFTER_S:
             self._recovering, self._pace_per_s, self._shown_since = False, None, None
             self.refused_in_row, self._window = 0, self._slow_start
             self._unknown.clear()
-        return not self._recovering
 
     def sent(self, now: float) -> None:
         """An attempt went out without a ticket."""
@@ -109,6 +121,8 @@ class Lane:
         if ticket is not None:
             self._unknown.pop(ticket, None)
             self._window += 1
+        if self.limit is not None:
+            self.limit.let_in()
 
     def refused(
         self, ticket: Ticket | None, now: float, until: float, base_s: float, cap_s: float, uniform: float
@@ -119,10 +133,12 @@ class Lane:
         `uniform` draws from it.
         """
         if ticket is not None:
-            self._unknown.pop(ticket, None)
+            self.leave(ticket)
         if now >= self.quiet_until and self._released:
             self.refused_in_row += 1
             self._window = max(1, self._slow_start >> min(self.refused_in_row - 1, 30))
+            if self.limit is not None:
+                self.limit.refused()
         self.hold(now, until, growing_s(base_s, cap_s, max(1, self.refused_in_row)), uniform)
 
     def hold(self, now: float, until: float, range_s: float, uniform: float) -> None:
@@ -143,6 +159,13 @@ class Lane:
             self._left.add(ticket)
         else:
             self._unknown.pop(ticket, None)
+            self.finish(ticket)
+
+    def finish(self, ticket: Ticket) -> None:
+        """The answer has ended, or the attempt came to nothing. Harmless when repeated."""
+        if self.limit is not None and not ticket.finished:
+            ticket.finished = True
+            self.limit.under_way -= 1
 
     def head(self) -> Ticket | None:
         """Who leaves next."""
@@ -152,28 +175,49 @@ class Lane:
 
     def advance(self, now: float, uniform: Uniform) -> list[Ticket]:
         """Those who may go now."""
+        self._end_recovery(now)
         self._forget_unknown(now)
         granted: list[Ticket] = []
-        while (head := self.head()) and len(self._unknown) < self._window and now >= self._release_at():
+        while (
+            (head := self.head()) and self._has_room() and (not self._recovering or now >= self._release_at())
+        ):
             heapq.heappop(self._waiting)
-            head.granted_at = self._unknown[head] = now
+            head.granted_at = now
             granted.append(head)
-            if not self._released:
-                self._begin_cycle(now)
-            self._next_release = now + self._gap_s(now, uniform())
+            if self.limit is not None:
+                self.limit.under_way += 1
+            if self._recovering:
+                self._release(head, now, uniform())
+            else:
+                self.sent(now)
         return granted
 
     def wake_at(self) -> float | None:
-        """The instant at which `advance` may have news, None while nobody waits."""
+        """The instant at which `advance` may have news: None while nobody waits, infinity when only others
+        can tell.
+        """
         if self.head() is None:
             return None
-        if len(self._unknown) < self._window:
-            return self._release_at()
-        return max(self._release_at(), next(iter(self._unknown.values())) + _UNKNOWN_FOR_S)
+        release_at = self._release_at() if self._recovering else 0.0
+        if self._recovering and len(self._unknown) >= self._window:
+            release_at = max(release_at, next(iter(self._unknown.values())) + _UNKNOWN_FOR_S)
+        return math.inf if self.limit is not None and not self.limit.has_room() else release_at
 
     def estimate(self, now: float) -> float:
         """The instant at which a caller that enters now can expect to leave."""
+        if not self._recovering:
+            return now
         return max(now, self._release_at()) + self.waiting / self._pace_at(now)
+
+    def _has_room(self) -> bool:
+        room = self.limit is None or self.limit.has_room()
+        return room and (not self._recovering or len(self._unknown) < self._window)
+
+    def _release(self, ticket: Ticket, now: float, uniform: float) -> None:
+        self._unknown[ticket] = now
+        if not self._released:
+            self._begin_cycle(now)
+        self._next_release = now + self._gap_s(now, uniform)
 
     def _release_at(self) -> float:
         if self._released:

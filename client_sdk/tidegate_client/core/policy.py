@@ -9,6 +9,8 @@ import dataclasses
 import math
 from typing import Literal
 
+from .concurrency import AdaptiveConcurrency
+
 OnGiveUp = Literal["auto", "raise", "response"]
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -40,6 +42,9 @@ class RetryPolicy:
         announce: send `Idempotency-Key`, the attempt number and `Prefer: wait`.
         max_cooldown_s: the longest silence that one refusal imposes on the other calls of the process.
         slow_start: attempts with an unknown outcome that one origin may hold just after it refused.
+        concurrency: learn how many calls an origin bears at once; None for no limit.
+        throttle_k: turn calls down unsent while an origin refuses most of them, by this factor; None never
+            does.
     """
 
     max_attempts: int = 10
@@ -58,6 +63,8 @@ class RetryPolicy:
     announce: bool = True
     max_cooldown_s: float = 600.0
     slow_start: int = 8
+    concurrency: AdaptiveConcurrency | None = None
+    throttle_k: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "slow_start"):
@@ -81,6 +88,13 @@ class RetryPolicy:
             "on_give_up",
             self.on_give_up,
             "use auto, raise or response.",
+        )
+        throttle_k = self.throttle_k
+        _check(
+            throttle_k is None or (_positive(throttle_k) and throttle_k >= 1),
+            "throttle_k",
+            throttle_k,
+            "give a factor, 1 or more (2 is usual), or None.",
         )
         statuses = self.retry_statuses
         _check(
