@@ -22,7 +22,8 @@ SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 FLOODS = 3
 BETWEEN_FLOODS_S = 25.0
-INTO_THE_LAST_S = 8.0
+INTO_THE_LAST_S = 4.0
+MAX_QUESTIONS = 12
 QUESTIONS = {
     "en-GB": ("How does a tide gate work?", "And who opens it at night?"),
     "zh-CN": ("潮汐闸门是怎么工作的？", "晚上由谁来打开它？"),
@@ -73,19 +74,34 @@ async def shoot(browser: Browser, chat_url: str, gate_url: str) -> None:
     pages = await chats(browser, chat_url)
     for _ in range(FLOODS - 1):
         await opener.click("#flood")
+        await opener.wait_for_selector("#flood:disabled")
         await opener.wait_for_selector("#flood:enabled", timeout=240_000)
         await asyncio.sleep(BETWEEN_FLOODS_S)
     await opener.click("#flood")
     await asyncio.sleep(INTO_THE_LAST_S)
+    await asyncio.gather(shoot_chats(opener, pages), shoot_operators(browser, gate_url))
+
+
+async def shoot_chats(opener: Page, pages: dict[str, Page]) -> None:
+    """Once one person has been refused, the backend's cool-down holds for the others too."""
+    for _ in range(MAX_QUESTIONS):
+        await ask(opener, QUESTIONS["en-GB"][1])
+        await opener.wait_for_selector("#send:visible", timeout=60_000)
+        if await opener.is_disabled("#send"):
+            break
     for name, page in pages.items():
         await ask(page, QUESTIONS["zh-CN" if name == "phone-dark" else "en-GB"][1])
         await page.wait_for_selector("#notice.wait", timeout=60_000)
         await asyncio.sleep(1.2)
         await page.screenshot(path=PICTURES / f"chat-{name}.png")
+
+
+async def shoot_operators(browser: Browser, gate_url: str) -> None:
+    """Every size and theme, each a second or two after the last."""
     for size in SIZES:
         for theme in THEMES:
             page = await open_page(browser, size, theme, "en-GB", f"{gate_url}/tidegate/")
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(1.5)
             await page.screenshot(path=PICTURES / f"operator-{size}-{theme}.png", full_page=size == "phone")
 
 
