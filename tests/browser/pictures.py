@@ -7,15 +7,21 @@ pictures are taken in the middle of the last one, by Chromium, and written to do
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import httpx
 from playwright.async_api import Browser, Page, async_playwright
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
 
 from examples.chat_ui.app import create_app
 from examples.chat_ui.engine import CHAT_KEY, CROWD_KEYS, MODEL, gated_engine
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.serving import serving
+from tidegate.top import render
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
@@ -80,6 +86,8 @@ async def shoot(browser: Browser, chat_url: str, gate_url: str) -> None:
     await opener.click("#flood")
     await asyncio.sleep(INTO_THE_LAST_S)
     await asyncio.gather(shoot_chats(opener, pages), shoot_operators(browser, gate_url))
+    async with httpx.AsyncClient() as client:
+        shoot_terminal((await client.get(f"{gate_url}/tidegate/state.json")).json())
 
 
 async def shoot_chats(opener: Page, pages: dict[str, Page]) -> None:
@@ -103,6 +111,14 @@ async def shoot_operators(browser: Browser, gate_url: str) -> None:
             page = await open_page(browser, size, theme, "en-GB", f"{gate_url}/tidegate/")
             await asyncio.sleep(1.5)
             await page.screenshot(path=PICTURES / f"operator-{size}-{theme}.png", full_page=size == "phone")
+
+
+def shoot_terminal(state: dict[str, Any]) -> None:
+    """`tidegate top` as a vector picture, with the reader's own monospace font."""
+    console = Console(record=True, width=104, file=io.StringIO())
+    console.print(render(state))
+    without_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    console.save_svg(str(PICTURES / "top.svg"), title="tidegate top", code_format=without_fonts)
 
 
 async def main() -> None:

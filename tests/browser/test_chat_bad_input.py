@@ -110,7 +110,7 @@ async def test_failures_are_explained_and_the_draft_is_kept(
 async def test_refusal_inside_a_started_stream_counts_down(page: Page, stub: Stub, stub_url: str) -> None:
     """An error event that names a wait is a refusal like any other."""
     event = 'event: error\ndata: {"error": {"code": "RATE_LIMIT_EXCEEDED", "retry_after": 41}}\n\n'
-    stub.script.append(Reply(chunks=(": tidegate position=2\n\n", event)))
+    stub.script.append(Reply(chunks=(": queued position=2\n\n", event)))
     await ask(page, stub_url)
     await expect(page.locator("#notice.wait")).to_be_visible()
     await expect(page.locator("#send")).to_be_disabled()

@@ -84,7 +84,7 @@ async def test_place_in_line_and_backend_waits_are_shown(page: Page, stub: Stub,
     """Keep-alive comments and wait events tell where the question stands; the answer replaces them."""
     first, second = asyncio.Event(), asyncio.Event()
     wait = 'event: wait\ndata: {"reason": "queue_full", "wait_s": 2.4, "attempt": 1}\n\n'
-    place = ": tidegate position=3 wait_s=4.2\n\n"
+    place = ": queued position=3 wait_s=5\n\n"
     stub.script.append(Reply(chunks=(wait, first, place, second, piece("Here."), DONE)))
     await open_chat(page, stub_url, "hello")
     await page.press("#draft", "Enter")
@@ -119,7 +119,7 @@ async def test_stop_ends_the_request_and_keeps_what_was_said(page: Page, stub: S
 async def test_stop_before_the_answer_leaves_the_draft(page: Page, stub: Stub, stub_url: str) -> None:
     """Stopping a question nobody has answered yet takes it back whole."""
     never = asyncio.Event()
-    stub.script.append(Reply(chunks=(": tidegate position=9\n\n", never)))
+    stub.script.append(Reply(chunks=(": queued position=9\n\n", never)))
     await open_chat(page, stub_url, "hello")
     await page.press("#draft", "Enter")
     await expect(page.locator("#notice-title")).to_have_text("You are number 9 in line")

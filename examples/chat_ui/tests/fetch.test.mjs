@@ -140,18 +140,18 @@ test("full jitter is spread over its whole window and bounded", () => {
 });
 
 test("events arrive one by one, comments too, and a missing end is no event", async () => {
-  const text = ": tidegate position=2 wait_s=3.5\n\ndata: a\n\nevent: wait\ndata: {}\n\ndata: cut off";
+  const text = ": queued position=2 wait_s=3.5\n\ndata: a\n\nevent: wait\ndata: {}\n\ndata: cut off";
   const found = [];
   for await (const event of readEvents(new Response(text))) found.push(event);
   assert.deepEqual(found.map(({ event, data, comment }) => [event, data, comment]), [
-    ["message", "", "tidegate position=2 wait_s=3.5"],
+    ["message", "", "queued position=2 wait_s=3.5"],
     ["message", "a", ""],
     ["wait", "{}", ""],
   ]);
 });
 
 test("the place in line is read from comments, and nothing from others", () => {
-  assert.deepEqual(readQueuePlace("tidegate position=2 wait_s=3.5"), { position: 2, waitSeconds: 3.5 });
-  assert.deepEqual(readQueuePlace("queued, position: 12"), { position: 12, waitSeconds: null });
+  assert.deepEqual(readQueuePlace("queued position=2 wait_s=3.5"), { position: 2, waitSeconds: 3.5 });
+  assert.deepEqual(readQueuePlace("queued position=12"), { position: 12, waitSeconds: null });
   for (const comment of ["", "ping", "keep-alive 5", "position=abc"]) assert.equal(readQueuePlace(comment), null);
 });
