@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi.body import Body, BodyTimeout, read_body
+from tidegate.asgi.types import with_content_length
 
 DISCONNECT = {"type": "http.disconnect"}
 
@@ -201,6 +202,13 @@ async def test_replaced_data_is_what_the_app_gets() -> None:
     assert body.data == b'{"n":4}'
     assert await body.receive() == {"type": "http.request", "body": b'{"n":4}', "more_body": False}
     assert await body.receive() is DISCONNECT
+
+
+def test_replaced_data_corrects_the_declared_length() -> None:
+    """Where one was declared; chunked bodies stay chunked."""
+    lines = [(b"host", b"x"), (b"Content-Length", b"99")]
+    assert with_content_length(lines, 7) == [(b"host", b"x"), (b"Content-Length", b"7")]
+    assert with_content_length(lines[:1], 7) == lines[:1]
 
 
 async def test_incomplete_body_cannot_be_replaced() -> None:

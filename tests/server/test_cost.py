@@ -91,6 +91,25 @@ def test_part_types_of_any_kind_are_walked(kind: object) -> None:
     assert (got.media_items, got.ascii_bytes >= 90) == (0, True)
 
 
+def test_schemas_that_no_encoder_takes_are_still_counted() -> None:
+    """Lone surrogates are legal in JSON text and in Python's reader."""
+    got = estimate(b'{"messages":[],"tools":[{"d":"' + b"x" * 90 + b'\\ud800"}]}', CHAT)
+    assert (got.unparsed, got.ascii_bytes, got.other_bytes) == (False, 90, 3)
+
+
+def test_fields_of_media_count_their_items() -> None:
+    """Lists, lists of lists, single ones; nothing for none."""
+    for images, items in (
+        (["a", "b"], 2),
+        ([["a", "b"], ["c"]], 3),
+        ("a", 1),
+        (None, 0),
+        ([], 0),
+        ([None], 0),
+    ):
+        assert cost(GENERATE, text="x", image_data=images).media_items == items
+
+
 def test_anthropic_content() -> None:
     """System text, blocks, images and tool results."""
     blocks = [
@@ -158,6 +177,8 @@ def test_output_bound(where: Route, fields: dict[str, Any], bound: int | None) -
         ({}, None),
         ("1_000", 1000),
         (" 7 ", 7),
+        ("7" * 100, None),
+        ("1e2", 100),
         (10**30, 10**12),
     ],
 )
