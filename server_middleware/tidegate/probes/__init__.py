@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from .function import as_probe
-from .protocol import Probe, ProbeError, ProbeGroup
+from tidegate.probes.function import as_probe
+from tidegate.probes.protocol import Probe, ProbeError, ProbeGroup
 
 __all__ = ["Probe", "ProbeError", "ProbeGroup", "as_probe"]

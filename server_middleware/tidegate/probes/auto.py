@@ -16,15 +16,15 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from ..core.reading import InvalidReading, Reading
-from .bounded_http import BoundedHttp
-from .options import ProbeOptions
-from .presets import PRESETS
-from .prometheus_http import PrometheusHttpProbe
-from .protocol import Probe, ProbeError, ProbeGroup, as_readings
-from .registry import MULTIPROC_VARIABLE, RegistryProbe
-from .sglang import SNAPSHOT_DIRECTORY, SNAPSHOT_PATTERN, SglangLoadsProbe, SglangSnapshotProbe
-from .shared_memory import SharedLevelProbe
+from tidegate.core.reading import InvalidReading, Reading
+from tidegate.probes.bounded_http import BoundedHttp
+from tidegate.probes.options import ProbeOptions
+from tidegate.probes.presets import PRESETS
+from tidegate.probes.prometheus_http import PrometheusHttpProbe
+from tidegate.probes.protocol import Probe, ProbeError, ProbeGroup, as_readings
+from tidegate.probes.registry import MULTIPROC_VARIABLE, RegistryProbe
+from tidegate.probes.sglang import SNAPSHOT_DIRECTORY, SNAPSHOT_PATTERN, SglangLoadsProbe, SglangSnapshotProbe
+from tidegate.probes.shared_memory import SharedLevelProbe
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import httpx
 
-from .protocol import ProbeError
+from tidegate.probes.protocol import ProbeError
 
 MAX_REDIRECTS = 3
 CHUNK_BYTES = 64 * 1024

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .protocol import ProbeError
-from .selectors import Sample
+from tidegate.probes.protocol import ProbeError
+from tidegate.probes.selectors import Sample
 
 MAX_LINE_BYTES = 64 * 1024
 """A vLLM `cache_config_info` line is some 2 KB; a longer line than this is no exposition."""

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
-from ..core.reading import Reading
-from .offload import Offload
-from .protocol import Probe, ProbeError, as_readings
+from tidegate.core.reading import Reading
+from tidegate.probes.offload import Offload
+from tidegate.probes.protocol import Probe, ProbeError, as_readings
 
 Answer: TypeAlias = "Reading | Sequence[Reading] | float"
 ProbeLike: TypeAlias = "Probe | Callable[[], Answer] | Callable[[], Awaitable[Answer]]"

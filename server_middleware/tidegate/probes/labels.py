@@ -19,10 +19,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from ..core.reading import Reading
-from .presets import Preset
-from .protocol import ProbeError
-from .selectors import Samples, Selector
+from tidegate.core.reading import Reading
+from tidegate.probes.presets import Preset
+from tidegate.probes.protocol import ProbeError
+from tidegate.probes.selectors import Samples, Selector
 
 COPY_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 RANK_LABELS = ("engine", "dp_rank", "worker_id", "ReplicaId", "WorkerId")

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .protocol import ProbeError
+from tidegate.probes.protocol import ProbeError
 
 T = TypeVar("T")
 

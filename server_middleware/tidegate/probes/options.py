@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from .poller import Pace
-from .presets import FIGURES, PRESETS
-from .selectors import Selector
+from tidegate.probes.poller import Pace
+from tidegate.probes.presets import FIGURES, PRESETS
+from tidegate.probes.selectors import Selector
 
 Source = Literal["auto", "prometheus", "registry", "sglang", "shared_memory"]
 OnBlind = Literal["local", "open", "closed"]

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.reading import Reading
-from .protocol import Probe, ProbeError, as_readings, close
+from tidegate.core.reading import Reading
+from tidegate.probes.protocol import Probe, ProbeError, as_readings, close
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from .selectors import Selector
+from tidegate.probes.selectors import Selector
 
 FIGURES = (
     "kv_usage",

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..core.reading import InvalidReading, Reading
-from .bounded_http import BoundedHttp
-from .exposition import ExpositionSieve
-from .labels import readings_from
-from .presets import KNOWN_NAMES, PRESETS, Preset, recognise
-from .protocol import ProbeError
-from .selectors import Selector
+from tidegate.core.reading import InvalidReading, Reading
+from tidegate.probes.bounded_http import BoundedHttp
+from tidegate.probes.exposition import ExpositionSieve
+from tidegate.probes.labels import readings_from
+from tidegate.probes.presets import KNOWN_NAMES, PRESETS, Preset, recognise
+from tidegate.probes.protocol import ProbeError
+from tidegate.probes.selectors import Selector
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from ..core.reading import Reading
+from tidegate.core.reading import Reading
 
 
 class ProbeError(Exception):

@@ -17,12 +17,12 @@ from pathlib import Path
 from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from ..core.reading import Reading
-from .labels import readings_from
-from .offload import Offload
-from .presets import KNOWN_NAMES, PRESETS, Preset, recognise
-from .protocol import ProbeError
-from .selectors import Sample, Selector
+from tidegate.core.reading import Reading
+from tidegate.probes.labels import readings_from
+from tidegate.probes.offload import Offload
+from tidegate.probes.presets import KNOWN_NAMES, PRESETS, Preset, recognise
+from tidegate.probes.protocol import ProbeError
+from tidegate.probes.selectors import Sample, Selector
 
 MULTIPROC_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _merge_files: Callable[[list[str]], Iterable[Metric]] = MultiProcessCollector.merge

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..core.reading import Reading
-from .bounded_http import BoundedHttp
-from .protocol import ProbeError
+from tidegate.core.reading import Reading
+from tidegate.probes.bounded_http import BoundedHttp
+from tidegate.probes.protocol import ProbeError
 
 SNAPSHOT_DIRECTORY = Path("/dev/shm")  # noqa: S108 - where SGLang puts it
 SNAPSHOT_PATTERN = "sglang_loads_*.shm"

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.reading import Reading
-from .protocol import ProbeError
+from tidegate.core.reading import Reading
+from tidegate.probes.protocol import ProbeError
 
 MAGIC = b"TIDEGATE"
 VERSION = 1
