@@ -26,6 +26,7 @@ _LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain
 _LARGEST_TEXT_BYTES = 4 * 1024 * 1024
 _BYTES_PER_MEDIA_ITEM = 1024 * 1024  # guess for a body that is not looked into
 _MAX_SEQUENCES = 10**6
+_PARALLEL = frozenset({"n", "best_of", "beam_width"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +129,9 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
         for _ in range(min(max(prompts, 1), 1000) if fields.get(name) else 0):
             tally.walk(fields[name])
     for name in shape.texts:
-        tally.walk(fields.get(name))
-        floor = max(floor, _certain_tokens(fields.get(name)))
+        if (value := fields.get(name)) is not None:
+            tally.walk(value)
+            floor = max(floor, _certain_tokens(value))
     for name in shape.schemas:
         if fields.get(name):
             tally.schema(fields[name])
@@ -181,17 +183,17 @@ def _parameters(fields: Fields, shape: Shape) -> list[Fields]:
 
 def _bound(fields: Fields, parameters: list[Fields], shape: Shape) -> int | None:
     """The largest declared bound, since servers differ in which of two they obey."""
-    declared = [as_int(each.get(name)) for each in parameters for name in shape.bounds]
-    valid = [bound for bound in declared if bound is not None and bound >= 0]
-    if valid:
-        return max(valid)
-    is_absent = not any(name in each for each in parameters for name in shape.bounds)
-    return shape.default_output_tokens if is_absent else None
+    declared = [as_int(each[name]) for each in parameters for name in shape.bounds if name in each]
+    if not declared:
+        return shape.default_output_tokens
+    return max((bound for bound in declared if bound is not None and bound >= 0), default=None)
 
 
 def _parallel(parameters: Fields) -> int:
     """Answers generated side by side for one prompt."""
-    figures = (as_int(parameters.get(name)) for name in ("n", "best_of", "beam_width"))
+    if _PARALLEL.isdisjoint(parameters):
+        return 1
+    figures = (as_int(parameters.get(name)) for name in _PARALLEL)
     return max((figure for figure in figures if figure is not None and figure > 0), default=1)
 
 
