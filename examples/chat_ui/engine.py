@@ -15,10 +15,13 @@ CROWD_KEYS = (CHAT_KEY,) * 6 + (REPORT_KEY,) * 3 + (BOARD_KEY,)
 ENGINE = EngineOptions(num_blocks=512, block_tokens=16, max_model_tokens=4096, step_s=0.02)
 """Some 8,000 tokens of KV cache: about twenty long answers at a time."""
 
+ANSWER_TOKENS = 48
+"""Mean length of an answer to the person at the page; it is filler, like everything the simulator says."""
+
 
 def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
     """An engine simulator behind the gate, with short queues so that a flood shows refusals too."""
-    engine = create_engine_app(options, model=MODEL)
+    engine = create_engine_app(options, model=MODEL, answer_tokens=ANSWER_TOKENS)
     settings = Settings.load(
         tenants=[
             {"name": "chat", "keys": [CHAT_KEY], "max_queued": 64},

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-CALLERS = 120
+CALLERS = 160
 ARRIVE_WITHIN_S = 6.0
 MAX_TRIES = 4
-OUTPUT_TOKENS = (120, 300)
+OUTPUT_TOKENS = (150, 350)
 PROMPT_WORDS = (40, 160)
 TIMEOUT_S = 60.0
 

@@ -98,7 +98,6 @@ async def test_flood_countdown_and_operators_page(context: BrowserContext, fast:
     assert await page.input_value("#draft") == draft
     assert int(await console.inner_text(".tank .level")) > 0
     assert int(await console.inner_text("#running")) > 0
-    assert fast.engine.stats().preemptions == 0
     await expect(page.locator("#send")).to_be_enabled(timeout=60_000)
     assert await page.evaluate("changes") == [False]
 

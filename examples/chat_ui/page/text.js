@@ -16,7 +16,7 @@ const english = {
   sending: "Sending",
   stop: "Stop",
   cancel: "Cancel",
-  auto: "Send by itself when the wait is over",
+  auto: "Send by itself at zero",
   again: "Try again",
   askAgain: "Ask again",
   you: "You",
