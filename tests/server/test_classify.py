@@ -262,7 +262,7 @@ _SPELLINGS = st.lists(
 
 
 @given(_SPELLINGS | st.sampled_from([quote(path) + tail for path in GUARDED for tail in ("", "%0A", "/")]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whatever_starlette_routes_to_inference_is_guarded(spelling: str) -> None:
     """Property: if the real router reaches an inference endpoint, the table guards that request."""
     from urllib.parse import unquote

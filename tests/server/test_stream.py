@@ -152,7 +152,7 @@ def feed(watch: OutputCounter, data: bytes, cuts: list[int]) -> list[float]:
 
 @pytest.mark.parametrize("name", STREAMS)
 @given(st.lists(st.integers(0, 5000), max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_cuts_do_not_matter(name: str, cuts: list[int]) -> None:
     """However the server cuts the bytes, usage, end and estimate are the same, and the estimate rises."""
     dialect, sequences, data = STREAMS[name]
@@ -290,7 +290,7 @@ ANSWERS: dict[str, tuple[Dialect, object]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @given(st.lists(st.integers(0, 500), max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_usage_of_a_whole_answer(name: str, cuts: list[int]) -> None:
     """At the end, from its own place; look-alikes inside tool calls and echoes do not count."""
     dialect, answer = ANSWERS[name]
@@ -366,7 +366,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(list(Dialect)), st.integers(1, 3), st.lists(json_values, max_size=4), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_json_is_counted_without_an_error(
     dialect: Dialect, sequences: int, events: list[Any], streamed: bool
 ) -> None:
