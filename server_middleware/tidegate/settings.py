@@ -31,6 +31,7 @@ from tidegate.asgi.classify import GuardOptions
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.fields import FieldPolicy
 from tidegate.asgi.identity import IdentityOptions, Resolver, TenantKeys
+from tidegate.asgi.keepalive import KeepAliveOptions
 from tidegate.asgi.replies import ReplyOptions
 from tidegate.console.options import ConsoleOptions
 from tidegate.core.options import (
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
     fields: FieldPolicy = FieldPolicy()
     body: BodyOptions = BodyOptions()
     reply: ReplyOptions = ReplyOptions()
+    keepalive: KeepAliveOptions = KeepAliveOptions()
     cors: CorsOptions = CorsOptions()
     console: ConsoleOptions = ConsoleOptions()
 

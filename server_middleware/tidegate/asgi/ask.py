@@ -7,13 +7,17 @@ nothing. Every figure that leaves it is in tokens, bytes or seconds on the monot
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tidegate.asgi.body import Body, read_body
 from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.cost import TOKENS_PER_MEDIA_ITEM, Cost, unparsed
+from tidegate.asgi.cost import Cost, unparsed
 from tidegate.asgi.examine import Examined, examine_off_loop
 from tidegate.asgi.headers import parse_attempt, parse_idempotency_key, parse_prefer_wait, parse_read_timeout
 from tidegate.asgi.identity import Caller, Resolver
+from tidegate.asgi.keepalive import EVENT_STREAMS
+from tidegate.asgi.keys import CachedKeys
+from tidegate.asgi.media import MediaPrices
 from tidegate.asgi.types import Headers, Receive, Scope, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
@@ -23,11 +27,36 @@ FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given fo
 _NO_HEADERS: Headers = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An ask with what the shell itself needs of the request.
+
+    Args:
+        ask: for the gate.
+        scope: for the app; what the field policy cuts is cut there.
+        streams_events: the answer will be server-sent events.
+        is_background: the response outlives its request.
+        media_items: in the prompt.
+        other_tokens: of the prompt, besides media.
+    """
+
+    ask: Ask
+    scope: Scope
+    streams_events: bool = False
+    is_background: bool = False
+    media_items: int = 0
+    other_tokens: float = 0.0
+
+
 class AskBuilder:
     """Builds the asks of one middleware."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: Settings, clock: Callable[[], float], keys: CachedKeys | None = None
+    ) -> None:
         self._body = settings.body
+        self._keeps_alive = settings.keepalive.after_s is not None
+        self._media = MediaPrices()
         self._fields = settings.fields
         self._flex_class = settings.identity.flex_class
         self._clock = clock
@@ -36,16 +65,22 @@ class AskBuilder:
             settings.identity,
             classes=[row.name for row in settings.classes],
             default_class=settings.default_tenant.priority_class,
+            keys=keys,
         )
 
-    def identify(self, scope: Scope) -> Caller | None:
+    async def identify(self, scope: Scope) -> Caller | None:
         """Who asks; `None`: the caller has no configured key, and one is required."""
-        caller = self._resolver.resolve(scope)
+        caller = await self._resolver.identify(scope)
         return caller if self._resolver.is_allowed(caller) else None
 
     def observed(self, caller: Caller, status: int) -> None:
         """The app has answered this caller; keys it accepts become tenants of their own."""
         self._resolver.observed(caller, status)
+
+    def reported(self, asked: Asked, prompt_tokens: int) -> None:
+        """The engine has reported the prompt of a request: prices of media are learnt from it."""
+        if asked.media_items:
+            self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
     def declares_retry(self, scope: Scope) -> bool:
         """Whether the caller says that this request was here before, so that its place may be kept."""
@@ -66,10 +101,8 @@ class AskBuilder:
             clock=self._clock,
         )
 
-    async def build(
-        self, room: WaitingRoom, caller: Caller, scope: Scope, route: Route, body: Body
-    ) -> tuple[Ask, Scope]:
-        """The ask, and the scope for the app: what the field policy cuts is cut there and in `body`.
+    async def build(self, room: WaitingRoom, caller: Caller, scope: Scope, route: Route, body: Body) -> Asked:
+        """The ask and what belongs to it; what the field policy cuts is cut in `body` too.
 
         Raises:
             FieldProblem: the request asks for something that is not allowed here.
@@ -86,14 +119,14 @@ class AskBuilder:
         cost = examined.cost
         if cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
-        return self._ask(room, caller, scope, route, cost, body.size_bytes, digest), scope
+        return self._asked(room, caller, scope, route, cost, body.size_bytes, digest)
 
     async def _examined(self, route: Route, body: Body) -> Examined:
         if not body.complete:
             return Examined(unparsed(body.size_bytes))
         return await examine_off_loop(body.data, route, self._fields)
 
-    def _ask(
+    def _asked(
         self,
         room: WaitingRoom,
         caller: Caller,
@@ -102,30 +135,31 @@ class AskBuilder:
         cost: Cost,
         body_bytes: int,
         digest: bytes | None,
-    ) -> Ask:
+    ) -> Asked:
         headers = scope.get("headers", _NO_HEADERS)
-        now, attempt = self._clock(), parse_attempt(headers)
-        key = parse_idempotency_key(headers)
+        attempt, key = parse_attempt(headers), parse_idempotency_key(headers)
         tenant, model = _tenant(caller), cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
-        wait_s, silence_s = parse_prefer_wait(headers), parse_read_timeout(headers)
+        other = cost.token_ids + text
+        media = cost.media_items * self._media.tokens_per_item(model) if cost.media_items else 0.0
         streams = cost.stream or route.dialect is Dialect.OPENAI_REALTIME
-        # The read time-out bounds silence: until the first byte of a stream, or of the whole answer.
-        whole_s = wait_s if streams else _least(wait_s, silence_s)
-        first_s = silence_s if streams else None
-        return Ask(
+        streams_events = cost.stream and route.dialect in EVENT_STREAMS
+        latest_start_at, deadline_at = self._instants(headers, streams, streams_events)
+        # Other parts of a prompt would be learnt as if they were text.
+        is_text = not (cost.token_ids or cost.media_items)
+        ask = Ask(
             ticket=room.next_ticket(),
             tenant=tenant,
             priority_class=caller.priority_class,
-            prompt_tokens=cost.token_ids + text + cost.media_items * TOKENS_PER_MEDIA_ITEM,
+            prompt_tokens=other + media,
             prompt_tokens_floor=cost.prompt_tokens_floor,
             max_output_tokens=cost.max_output_tokens,
             sequences=cost.sequences,
             generates=route.generates,
             length_key=(model, cost.length_hint),
             body_bytes=body_bytes,
-            latest_start_at=None if first_s is None else now + max(0.0, first_s - FIRST_BYTE_MARGIN_S),
-            deadline_at=None if whole_s is None else now + whole_s,
+            latest_start_at=latest_start_at,
+            deadline_at=deadline_at,
             identity=key or (digest.hex() if digest is not None and attempt > 1 else None),
             digest=digest if key is not None or attempt > 1 else None,
             is_keyed=key is not None,
@@ -133,9 +167,26 @@ class AskBuilder:
             session=cost.session,
             streams=streams,
             model=model,
-            # Other parts of a prompt would be learnt as if they were text.
-            ascii_bytes=0 if cost.token_ids or cost.media_items else cost.ascii_bytes,
-            other_bytes=0 if cost.token_ids or cost.media_items else cost.other_bytes,
+            ascii_bytes=cost.ascii_bytes if is_text else 0,
+            other_bytes=cost.other_bytes if is_text else 0,
+        )
+        return Asked(ask, scope, streams_events, cost.background, cost.media_items, other)
+
+    def _instants(
+        self, headers: Headers, streams: bool, streams_events: bool
+    ) -> tuple[float | None, float | None]:
+        """(latest start, deadline of the whole answer), as the caller's patience asks for.
+
+        The SDKs' read time-out bounds silence: until the first byte of a stream, or of a whole answer.
+        Comments that keep a stream alive end the silence.
+        """
+        wait_s, silence_s = parse_prefer_wait(headers), parse_read_timeout(headers)
+        now = self._clock()
+        whole_s = wait_s if streams else _least(wait_s, silence_s)
+        first_s = silence_s if streams and not (self._keeps_alive and streams_events) else None
+        return (
+            None if first_s is None else now + max(0.0, first_s - FIRST_BYTE_MARGIN_S),
+            None if whole_s is None else now + whole_s,
         )
 
 

@@ -1,94 +1,160 @@
-"""Leases of background responses, which go on after their request has been answered.
+"""Responses that go on in the background: their leases outlive the request that started them.
 
-Law of this file: a lease handed over here ends exactly once: when a poll, a cancellation or a stream of
-the same response shows its end, when its bound expires, or when the server stops. What the app
-answers to polls passes untouched.
+Law of this file: a lease is held until the end of its response is seen in an answer that passes by
+(polled, streamed, cancelled, deleted, or gone), or until its bound expires. Nothing is ever asked of
+the app, and what passes is not changed. Memory is bounded.
 """
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tidegate.asgi.classify import Dialect, Route, response_id
-from tidegate.asgi.stream import OutputCounter
+import msgspec
+
+from tidegate.asgi.classify import segments
 from tidegate.asgi.types import Message, Scope, Send
+from tidegate.core.decisions import Ending
 
-Usage = tuple[int | None, int | None]
-Release = Callable[[Usage | None], None]
-"""Ends the lease; told (prompt tokens, output tokens) where they are known."""
-
-_POLL = Route(Dialect.OPENAI_RESPONSES, True, "/v1/responses")
+BOUND_S = 900.0  # nobody has asked for the response for so long that it must have ended
+MAX_HELD = 10_000
+_END_OF: dict[str, Ending] = {
+    "completed": Ending.COMPLETED,
+    "incomplete": Ending.COMPLETED,
+    "failed": Ending.FAILED,
+    "cancelled": Ending.ABANDONED,
+}
+_LONGEST_BYTES = 1024 * 1024
+_ID_WITHIN_BYTES = 64 * 1024
+_ID = re.compile(rb'"id"\s*:\s*"(resp[\w.:-]{1,128})"')
+_TERMINAL = frozenset(f"response.{status}" for status in _END_OF)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    release: Release
-    expires_at: float
+class Seen:
+    """What an answer says of a response: how it ended, `None` while it runs; and its usage."""
+
+    ending: Ending | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+Close = Callable[[Seen], None]
+
+
+class ResponseReader:
+    """Reads a response object, or a stream of its events, as it passes by."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.response_id: str | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Look at the next bytes of the body."""
+        self._data += chunk
+        if self.response_id is None and len(self._data) <= _ID_WITHIN_BYTES:
+            match = _ID.search(self._data)
+            self.response_id = match[1].decode("ascii") if match is not None else None
+        if len(self._data) > _LONGEST_BYTES:
+            del self._data[: _LONGEST_BYTES // 2]
+
+    def seen(self) -> Seen:
+        """What has been read says so far."""
+        if self._data.lstrip()[:1] == b"{":
+            return _of_response(_decoded(self._data))
+        for line in reversed(self._data.splitlines()):
+            event = _decoded(line[5:]) if line.startswith(b"data:") else {}
+            if event.get("type") in _TERMINAL:
+                response = event.get("response")
+                return _of_response(response if isinstance(response, dict) else {})
+        return Seen()
 
 
 class BackgroundLeases:
-    """The background responses under way.
+    """The leases whose requests have been answered and whose responses still run."""
 
-    Args:
-        max_s: a response not seen to end is taken as ended after so many seconds.
-        max_responses: held at once; the oldest gives way, since a lease must not be lost in a leak.
-    """
-
-    def __init__(self, max_s: float = 3600.0, max_responses: int = 10_000) -> None:
-        self._max_s = max_s
-        self._max_responses = max_responses
-        self._held: dict[str, _Held] = {}
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: OrderedDict[str, tuple[Close, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, counter: OutputCounter, release: Release, now: float) -> bool:
-        """Takes over the lease of a request whose answer said that the work goes on.
+    def hold(self, response_id: str, close: Close) -> None:
+        """Keep the lease; `close` is called exactly once."""
+        self._end(response_id, Seen(Ending.ABANDONED))
+        self._held[response_id] = (close, self._clock() + BOUND_S)
+        if len(self._held) > MAX_HELD:
+            self._end(next(iter(self._held)), Seen(Ending.ABANDONED))
 
-        Returns:
-            `False` when the answer did not say so; the lease then ends with the request as usual.
-        """
-        name = counter.response_id
-        if name is None or counter.has_ended:
-            return False
-        self._end(name, None)
-        if len(self._held) >= self._max_responses:
-            self._end(next(iter(self._held)), None)
-        self._held[name] = _Held(release, now + self._max_s)
-        return True
+    def expire(self) -> None:
+        """Let go of those whose bound is over; called about once a second."""
+        now = self._clock()
+        while self._held:
+            response_id, (_, until) = next(iter(self._held.items()))
+            if until > now:
+                return
+            self._end(response_id, Seen(Ending.ABANDONED))
 
-    def watch(self, scope: Scope, send: Send) -> Send:
-        """The `send` for the app: it sees the end in answers about a held response; else `send` itself."""
-        name = response_id(scope) if self._held else None
-        if name is None or name not in self._held:
+    def watching(self, scope: Scope, send: Send) -> Send:
+        """The `send` for a request that is not guarded: it sees the end of a held response go by."""
+        response_id = self._asked_for(scope)
+        if response_id is None:
             return send
-        counter = OutputCounter(_POLL)
+        reader, status = ResponseReader(), 0
 
-        async def watching(message: Message) -> None:
+        async def watched(message: Message) -> None:
+            nonlocal status
             await send(message)
-            if message["type"] == "http.response.body":
-                counter.feed(bytes(message.get("body", b"")))
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+            elif message["type"] == "http.response.body":
+                reader.feed(message.get("body", b""))
                 if not message.get("more_body", False):
-                    self._look(name, counter)
+                    self._look(response_id, scope, status, reader.seen())
 
-        return watching
+        return watched
 
-    def expire(self, now: float) -> None:
-        """Ends what has not been seen to end in time; to be called about once a second."""
-        for name in [name for name, held in self._held.items() if held.expires_at <= now]:
-            self._end(name, None)
+    def _asked_for(self, scope: Scope) -> str | None:
+        if not self._held or scope["type"] != "http":
+            return None
+        # Not `segments`, which folds case: ids are compared as they are.
+        parts = [part for part in str(scope.get("path", "")).split("/") if part]
+        if "responses" not in segments(scope.get("path", "")):
+            return None
+        return next((part for part in parts if part in self._held), None)
 
-    def close(self) -> None:
-        """Ends everything."""
-        for name in tuple(self._held):
-            self._end(name, None)
+    def _look(self, response_id: str, scope: Scope, status: int, seen: Seen) -> None:
+        is_deleted = scope.get("method") == "DELETE" and 200 <= status < 300
+        if is_deleted or status == 404:
+            self._end(response_id, Seen(Ending.ABANDONED))
+        elif seen.ending is not None and 200 <= status < 300:
+            self._end(response_id, seen)
 
-    def _look(self, name: str, counter: OutputCounter) -> None:
-        if counter.response_id == name and counter.has_ended:
-            self._end(name, counter.usage)
-
-    def _end(self, name: str, usage: Usage | None) -> None:
-        held = self._held.pop(name, None)
+    def _end(self, response_id: str, seen: Seen) -> None:
+        held = self._held.pop(response_id, None)
         if held is not None:
-            held.release(usage)
+            held[0](seen)
+
+
+def _decoded(data: bytes | bytearray) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _of_response(response: dict[str, Any]) -> Seen:
+    status = response.get("status")
+    ending = _END_OF.get(status) if isinstance(status, str) else None
+    usage = response.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    return Seen(ending, _count(counts.get("input_tokens")), _count(counts.get("output_tokens")))
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -2,7 +2,7 @@
 
 Law of this file: the server's `receive` is never cancelled by us while a request lives (a server may
 lose the message then) and never answered for, with one exception: work that was superseded is told
-`http.disconnect` so that the app stops.
+`http.disconnect` so that the app stops. A WebSocket is watched in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.asgi.types import Message, Receive
+
+_GONE = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class DisconnectWatch:
@@ -38,7 +40,7 @@ class DisconnectWatch:
         if self._told is not None and self._told.done() and not self._pending.done():
             return {"type": "http.disconnect"}
         message = await asyncio.shield(self._pending)
-        if message["type"] != "http.disconnect":  # a disconnect stays: it is the answer for ever after
+        if message["type"] not in _GONE:  # a disconnect stays: it is the answer for ever after
             self._pending = None
         return message
 
@@ -75,7 +77,7 @@ class DisconnectWatch:
         return self._seen(await self._receive())
 
     def _seen(self, message: Message) -> Message:
-        if message["type"] == "http.disconnect" and not self.is_gone:
+        if message["type"] in _GONE and not self.is_gone:
             self.is_gone = True
             if self.on_gone is not None:
                 self.on_gone()

@@ -1,8 +1,9 @@
 """One admitted request while it runs: what passes by is counted, nothing is held back.
 
-Law of this file: the lease ends exactly once, at the earliest of the last body message, the app's
-return and its error; after a disconnect it ends when the app returns, since until then the engine
-works. An error of ours in here is recorded and the stream goes on.
+Law of this file: the lease ends exactly once, at the earliest of the last message, the app's return
+and its error; after a disconnect it ends when the app returns, since until then the engine works; a
+background response's lease goes on to whoever sees its end. An error of ours in here is recorded and
+the stream goes on.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate.asgi.arrival import Arrival
+from tidegate.asgi.ask import AskBuilder, Asked
+from tidegate.asgi.background import BackgroundLeases, ResponseReader, Seen
 from tidegate.asgi.cors import expose
-from tidegate.asgi.disconnect import DisconnectWatch
-from tidegate.asgi.headers import server_timing
+from tidegate.asgi.headers import preference_applied, server_timing
+from tidegate.asgi.identity import Caller
 from tidegate.asgi.stream import OutputCounter
-from tidegate.asgi.types import App, Message, Receive, Scope, Send
+from tidegate.asgi.types import App, Message
 from tidegate.asgi.waiting import WaitingRoom
-from tidegate.core.decisions import Admit, Ask, Ending, Settlement
+from tidegate.core.decisions import Admit, Ending, Settlement
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
 BLOCKED_AFTER_S = 1.0  # a send that takes longer than this has a reader too slow to drain
+_STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
+_BUSY = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,8 @@ class Surroundings:
     """What an exchange needs of the middleware."""
 
     room: WaitingRoom
+    builder: AskBuilder
+    background: BackgroundLeases
     clock: Callable[[], float]
     hook: Hook
     on_fault: Callable[[str, Exception], None]
@@ -39,22 +47,19 @@ class Exchange:
     """Runs the app under one lease and settles it."""
 
     def __init__(
-        self,
-        around: Surroundings,
-        ask: Ask,
-        admit: Admit,
-        counter: OutputCounter,
-        watch: DisconnectWatch,
-        send: Send,
-        on_status: Callable[[int], None],
+        self, around: Surroundings, arrival: Arrival, asked: Asked, admit: Admit, caller: Caller
     ) -> None:
         self._around = around
-        self._ask = ask
+        self._asked = asked
         self._admit = admit
-        self._counter: OutputCounter | None = counter
-        self._watch = watch
-        self._send = send
-        self._on_status = on_status
+        self._caller = caller
+        self._counter: OutputCounter | None = OutputCounter(arrival.route, asked.ask.sequences)
+        self._response = ResponseReader() if asked.is_background else None
+        self._is_socket = arrival.scope["type"] == "websocket"
+        self._watch = arrival.watch
+        self._send = arrival.send
+        self._scope = asked.scope
+        self._receive = arrival.receive
         self._started_at = around.clock()
         self._told_at = -1.0
         self._output_tokens = 0.0
@@ -63,23 +68,35 @@ class Exchange:
         self._has_ended = False
         self._has_body = False
         self._is_blocked = False
+        self._is_superseded = False
         self.sending_since: float | None = None
-        watch.on_gone = self._on_gone
+        self._watch.on_gone = self._on_gone
+        if self._watch.is_gone:  # between the grant and now
+            self._on_gone()
 
     @property
     def ticket(self) -> int:
         """The lease's ticket."""
         return self._admit.ticket
 
-    async def run(self, app: App, scope: Scope, receive: Receive) -> None:
+    @property
+    def owes_an_answer(self) -> bool:
+        """Superseded before the app answered, and the caller is still there: it is to be told."""
+        return self._is_superseded and not self._status and not self._watch.is_gone
+
+    async def run(self, app: App) -> None:
         """Run the app to its end; its own exceptions pass through untouched."""
         ending = Ending.FAILED
         try:
-            await app(scope, receive, self.send)
-            ending = Ending.ABANDONED if self._watch.is_gone else Ending.FAILED
+            await app(self._scope, self._receive, self.send)
+            if self._watch.is_gone or self._is_superseded or self._is_socket:
+                ending = Ending.ABANDONED
         except (OSError, asyncio.CancelledError):
             ending = Ending.ABANDONED  # the server's ways of saying that the caller has gone
             raise
+        except Exception:
+            if not self.owes_an_answer:  # else it is the app's way of hearing that it was superseded
+                raise
         finally:
             self._end(ending)
             self._watch.close()
@@ -87,10 +104,12 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """The app's `send`: pass on, then look."""
         kind = message["type"]
-        if kind == "http.response.start":
-            message = self._on_start(message)
-        elif kind == "http.response.body":
+        if kind == "http.response.body":
             self._on_body(message)
+        elif self._is_superseded and not self._status:
+            return  # its caller is answered by us
+        elif kind in _STARTS:
+            message = self._on_start(message)
         self.sending_since = self._around.clock()
         try:
             await self._send(message)
@@ -99,10 +118,11 @@ class Exchange:
             if self._is_blocked:
                 self._tell_blocked(False)
         if self._is_last(kind, message) and not self._watch.is_gone:
-            self._end(Ending.COMPLETED if 200 <= self._status < 300 else Ending.FAILED)
+            self._end(self._whole())
 
     def cancel(self) -> None:
         """The work was superseded: the app hears that its caller has gone."""
+        self._is_superseded = True
         self._watch.tell()
 
     def look_for_blocked_send(self, now: float) -> None:
@@ -114,11 +134,14 @@ class Exchange:
     def _on_start(self, message: Message) -> Message:
         self._status = int(message["status"])
         self._has_trailers = bool(message.get("trailers", False))
+        if self._status in _BUSY:
+            self._emit(EventKind.UPSTREAM_BUSY, self._around.clock())
         try:
-            self._on_status(self._status)
+            self._around.builder.observed(self._caller, self._status)
         except Exception as error:  # noqa: BLE001 - the answer goes on
             self._around.on_fault("status", error)
         headers = expose(message.get("headers", ()))
+        headers += preference_applied(self._scope.get("headers", ()))
         if self._around.server_timing:
             headers.append(server_timing(self._admit.waited_s))
         return {**message, "headers": headers}
@@ -132,7 +155,10 @@ class Exchange:
             self._has_body = True
             self._emit(EventKind.FIRST_BYTE, now)
         try:
-            self._output_tokens = self._counter.feed(bytes(chunk))
+            chunk = bytes(chunk)
+            self._output_tokens = self._counter.feed(chunk)
+            if self._response is not None:
+                self._response.feed(chunk)
             if now - self._told_at >= PROGRESS_INTERVAL_S:
                 self._told_at = now
                 self._around.room.gate.progress(self._admit.ticket, self._output_tokens, now)
@@ -141,57 +167,81 @@ class Exchange:
             self._around.on_fault("stream", error)
 
     def _is_last(self, kind: str, message: Message) -> bool:
-        if kind == "http.response.body":
+        if kind in ("http.response.body", "websocket.http.response.body"):
             return not message.get("more_body", False) and not self._has_trailers
         if kind == "http.response.trailers":
             return not message.get("more_trailers", False)
-        return kind == "http.response.pathsend"
+        return kind in ("http.response.pathsend", "websocket.close")
+
+    def _whole(self) -> Ending:
+        """How a lease ends with the last message. The length of a session teaches nothing of answers."""
+        if self._is_socket:
+            return Ending.ABANDONED
+        return Ending.COMPLETED if 200 <= self._status < 300 else Ending.FAILED
 
     def _end(self, ending: Ending) -> None:
         if self._has_ended:
             return
         self._has_ended = True
-        settlement = self._settlement(ending)
+        reader = self._response
+        if reader is not None and reader.response_id is not None and 200 <= self._status < 300:
+            seen = reader.seen()
+            if seen.ending is None:
+                self._around.background.hold(reader.response_id, self._end_background)
+                return
+            ending = seen.ending
+        self._settle(self._settlement(ending))
+
+    def _end_background(self, seen: Seen) -> None:
+        self._settle(
+            Settlement(
+                ending=seen.ending or Ending.ABANDONED,
+                prompt_tokens=seen.prompt_tokens,
+                output_tokens=seen.output_tokens,
+            )
+        )
+
+    def _settle(self, settlement: Settlement) -> None:
         self._around.room.release(self._admit.ticket, settlement)
         self._emit(EventKind.ENDED, self._around.clock(), settlement)
 
     def _settlement(self, ending: Ending) -> Settlement:
-        prompt, output = self._usage()
-        if output is None and ending is Ending.COMPLETED and self._output_tokens:
-            output = round(self._output_tokens)
-        return Settlement(ending=ending, prompt_tokens=prompt, output_tokens=output)
-
-    def _usage(self) -> tuple[int | None, int | None]:
-        """(prompt tokens, output tokens) as the engine reported them."""
         try:
             usage = self._counter.usage if self._counter is not None else None
+            is_cut = self._counter is not None and self._counter.finished_by_length
+            prompt, output = usage if usage is not None else (None, None)
+            if prompt is not None:
+                self._around.builder.reported(self._asked, prompt)
         except Exception as error:  # noqa: BLE001 - the lease ends all the same
             self._around.on_fault("usage", error)
-            usage = None
-        return usage if usage is not None else (None, None)
+            return Settlement(ending=ending)
+        if output is None and ending is Ending.COMPLETED and self._output_tokens:
+            output = round(self._output_tokens)
+        return Settlement(
+            ending=ending, prompt_tokens=prompt, output_tokens=output, finished_by_length=is_cut
+        )
 
     def _emit(self, kind: EventKind, now: float, settlement: Settlement | None = None) -> None:
+        ask = self._asked.ask
         prompt = settlement.prompt_tokens if settlement else None
         output = settlement.output_tokens if settlement else None
         self._around.hook(
             AdmissionEvent(
                 kind=kind,
                 ticket=self._admit.ticket,
-                tenant=self._ask.tenant,
-                priority_class=self._ask.priority_class,
+                tenant=ask.tenant,
+                priority_class=ask.priority_class,
                 instance=self._admit.instance,
                 waited_s=self._admit.waited_s,
                 duration_s=now - self._started_at,
-                prompt_tokens=self._ask.prompt_tokens if prompt is None else prompt,
+                prompt_tokens=ask.prompt_tokens if prompt is None else prompt,
                 output_tokens=self._output_tokens if output is None else output,
                 status=self._status,
             )
         )
 
     def _on_gone(self) -> None:
-        self._guarded(
-            "caller_gone", lambda gate_now: self._around.room.gate.caller_gone(self.ticket, gate_now)
-        )
+        self._guarded("caller_gone", lambda now: self._around.room.gate.caller_gone(self.ticket, now))
 
     def _tell_blocked(self, blocked: bool) -> None:
         self._is_blocked = blocked

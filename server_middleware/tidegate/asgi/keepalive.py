@@ -1,123 +1,148 @@
-"""Signs of life for a streamed request that waits: the answer begins before the admission.
+"""Comments that keep a stream's connection alive while its request is queued.
 
-Law of this file: once the first sign has been sent, the status is 200 for good; whatever goes wrong
-afterwards is told as an event in the stream, in the caller's dialect, and the stream then ends.
-
-The trade-off, which is why this is off by default: proxies cut silent connections after 50 to 60 s and
-this keeps them open, but a refusal can no longer be a 429, so clients do not retry by themselves.
+Law of this file: nothing is sent unless asked for (`keepalive.after_s`). The first comment spends the
+status: it is 200 from then on, so the app's own start is swallowed, and whatever goes wrong later is
+told by an error event in the caller's dialect. Comments are lines that every SSE reader skips.
 """
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.replies import Reply
-from tidegate.asgi.types import HeaderList, Message, Send
+from tidegate.asgi.classify import Dialect
+from tidegate.asgi.types import HeaderList, Headers, Message, Send, first_header
 
-_HEADERS: HeaderList = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold the signs back
-]
-_LARGEST_ERROR_BYTES = 64 * 1024
-_SPOKEN = frozenset(
+EVENT_STREAMS = frozenset(
     {
         Dialect.OPENAI_CHAT,
         Dialect.OPENAI_COMPLETIONS,
         Dialect.OPENAI_RESPONSES,
         Dialect.ANTHROPIC_MESSAGES,
-        Dialect.VLLM_TOKENS,
-        Dialect.COHERE_CHAT,
         Dialect.SGLANG_GENERATE,
+        Dialect.TGI_GENERATE,
     }
 )
-"""Dialects whose streams are event streams, in which a comment disturbs nobody."""
+"""Dialects whose streams are server-sent events."""
+_LONGEST_ERROR_BYTES = 64 * 1024
+_HEADERS: HeaderList = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold the comments back
+]
 
 
 class KeepAliveOptions(BaseModel):
-    """When a waiting stream is given signs of life."""
+    """Whether and how often a queued stream hears of its place. Times in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     after_s: float | None = Field(default=None, gt=0)
-    """Begin the answer after so long in the queue; `None`: never, so that refusals keep their status."""
-    interval_s: float = Field(default=10.0, gt=0)
-    """Between two signs."""
+    """Answer 200 and send comments after this long in the queue; `None`: never."""
+    interval_s: float = Field(default=5.0, gt=0)
+    """From one comment to the next."""
 
 
-def may_keep_alive(route: Route, stream: bool) -> bool:
-    """Whether the answer will be an event stream that may begin with comments."""
-    return stream and route.dialect in _SPOKEN
-
-
-class EarlyAnswer:
-    """The answer of one waiting request, begun by us and gone on with by the app.
-
-    Until the first `beat` it is transparent: `send` passes everything on untouched.
+class KeptStream:
+    """The `send` for the app behind a stream that may have been started already.
 
     Args:
-        send: the server's.
-        route: of the request, for the dialect of an error.
-        headers: further headers for the early start, e.g. of CORS.
+        send: the server's own.
+        dialect: in which errors are told.
+        headers: further lines of the response that is started here.
     """
 
-    def __init__(self, send: Send, route: Route, headers: HeaderList | None = None) -> None:
+    def __init__(self, send: Send, dialect: Dialect, headers: HeaderList) -> None:
         self._send = send
-        self._route = route
-        self._headers = _HEADERS + (headers or [])
-        self._error: list[bytes] | None = None
-        self.has_begun = False
+        self._dialect = dialect
+        self._headers = headers
+        self._failed_status = 0
+        self._error = b""
+        self.has_started = False
+        self._has_ended = False
 
-    async def beat(self, position: int, estimated_wait_s: float | None) -> None:
-        """One sign of life: an SSE comment with the place in the queue and the seconds still expected."""
-        if not self.has_begun:
-            self.has_begun = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": list(self._headers)})
-        wait = "unknown" if estimated_wait_s is None else f"{max(estimated_wait_s, 0):.0f}"
-        await self._body(f": tidegate queued position={position} wait={wait}\n\n".encode("ascii"), more=True)
-
-    async def refuse(self, reply: Reply) -> None:
-        """The refusal as an event; only after a `beat`."""
-        await self._fail(reply.body, reply.status)
+    async def tell(self, position: int, wait_s: float | None) -> None:
+        """Say where the request stands; starts the response when called first."""
+        if not self.has_started:
+            self.has_started = True
+            headers = [*_HEADERS, *self._headers]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        wait = "" if wait_s is None else f" wait_s={wait_s:.0f}"
+        await self._event(f": queued position={position}{wait}\n\n".encode("ascii"), more=True)
 
     async def send(self, message: Message) -> None:
-        """The app's `send`: its start is dropped when ours went out, an error of its own becomes an event."""
-        if not self.has_begun:
+        """The app's `send`; untouched until the first comment."""
+        if not self.has_started:
             await self._send(message)
         elif message["type"] == "http.response.start":
-            self._error = None if 200 <= message["status"] < 300 else [b"%d" % message["status"]]
-        elif self._error is None:
-            await self._send(message)
+            if not _is_event_stream(message):
+                self._failed_status = int(message["status"])
         elif message["type"] == "http.response.body":
-            await self._collect(message)
+            await self._body(message)
+        elif message["type"] == "http.response.pathsend":
+            await self.fail(_plain_error("The answer was a file and no stream."))
+        # Trailers are dropped: the response that was started promised none.
 
-    async def _collect(self, message: Message) -> None:
-        error = self._error or []
-        if sum(map(len, error)) < _LARGEST_ERROR_BYTES:
-            error.append(bytes(message.get("body", b""))[:_LARGEST_ERROR_BYTES])
-        if not message.get("more_body", False):
-            await self._fail(b"".join(error[1:]), int(error[0]))
+    async def fail(self, body: bytes) -> None:
+        """End the stream with an error event; `body` is the JSON of the answer that was to be given."""
+        if not self._has_ended:
+            await self._event(error_event(body, self._dialect), more=False)
 
-    async def _fail(self, body: bytes, status: int) -> None:
-        name = b"event: error\n" if self._route.dialect is Dialect.ANTHROPIC_MESSAGES else b""
-        event = name + b"data: " + _as_event(body, status) + b"\n\n"
-        if self._route.dialect in (Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS):
-            event += b"data: [DONE]\n\n"
-        await self._body(event, more=False)
+    async def _body(self, message: Message) -> None:
+        more = bool(message.get("more_body", False))
+        if not self._failed_status:
+            await self._event(message.get("body", b""), more=more)
+            return
+        if len(self._error) < _LONGEST_ERROR_BYTES:
+            self._error += message.get("body", b"")
+        if not more:
+            await self.fail(_error_json(self._error, self._failed_status))
 
-    async def _body(self, data: bytes, *, more: bool) -> None:
+    async def _event(self, data: bytes, *, more: bool) -> None:
+        self._has_ended = not more
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _as_event(body: bytes, status: int) -> bytes:
-    """The error on one line, and as the object with `error` in it that SDKs look for."""
+def error_event(body: bytes, dialect: Dialect) -> bytes:
+    """A JSON error body as the event by which that dialect's readers raise it."""
+    if dialect is Dialect.ANTHROPIC_MESSAGES:
+        return b"event: error\ndata: " + body + b"\n\n"
+    if dialect is Dialect.OPENAI_RESPONSES:
+        whole = msgspec.json.decode(body)
+        error = whole.get("error")
+        flat = (
+            {name: error.get(name) for name in ("code", "message", "param")}
+            if isinstance(error, dict)
+            else {}
+        )
+        event = {"sequence_number": 0, **flat, **whole, "type": "error"}
+        return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+    return b"data: " + body + b"\n\ndata: [DONE]\n\n"
+
+
+def _is_event_stream(start: Message) -> bool:
+    headers: Headers = start.get("headers", ())
+    kind = (first_header(headers, b"content-type") or "").lower()
+    is_plain = first_header(headers, b"content-encoding") is None
+    return 200 <= int(start["status"]) < 300 and kind.startswith("text/event-stream") and is_plain
+
+
+def _error_json(body: bytes, status: int) -> bytes:
+    """The app's own error, where it is a JSON object of one line; else one that says what came instead."""
     try:
-        error = json.loads(body)
-    except ValueError:
-        error = body.decode("utf-8", "replace")
-    if not isinstance(error, dict) or "error" not in error:
-        error = {"error": {"message": error, "code": status}}
-    return json.dumps(error).encode("ascii")
+        fields: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        fields = None
+    if status < 400:
+        return _plain_error("The answer was no event stream.")
+    if isinstance(fields, dict) and fields.get("error"):
+        return msgspec.json.encode(fields)
+    return _plain_error(f"The server answered with status {status}.", status)
+
+
+def _plain_error(text: str, code: int = 502) -> bytes:
+    return msgspec.json.encode(
+        {"type": "error", "error": {"type": "api_error", "code": code, "param": None, "message": text}}
+    )

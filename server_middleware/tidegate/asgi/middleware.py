@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tidegate.asgi.classify import RouteTable
+from tidegate.asgi.keys import KeyLookup
 from tidegate.asgi.replies import misconfigured
 from tidegate.asgi.runtime import Parts, Runtime
 from tidegate.asgi.types import App, Message, Receive, Scope, Send
@@ -38,6 +39,8 @@ class AdmissionMiddleware:
         wall_clock: epoch seconds, only for `X-RateLimit-Reset`.
         uniform: floats in [0, 1), for jitter.
         hooks: called with every `AdmissionEvent`.
+        keys: looks up the owner of a key that is not in the settings, by its SHA-256 in hexadecimal;
+            asked through a cache, see `asgi/keys.py`.
 
     A configuration error is not raised here: see the law of this file.
     """
@@ -51,9 +54,12 @@ class AdmissionMiddleware:
         wall_clock: Callable[[], float] = time.time,
         uniform: Uniform = random.random,
         hooks: Sequence[Hook] = (),
+        keys: KeyLookup | None = None,
     ) -> None:
         self.app = app
-        self._parts = Parts(probe=probe, clock=clock, wall_clock=wall_clock, uniform=uniform, hooks=hooks)
+        self._parts = Parts(
+            probe=probe, keys=keys, clock=clock, wall_clock=wall_clock, uniform=uniform, hooks=hooks
+        )
         self._runtime: Runtime | None = None
         self._settings: Settings | None = None
         self.error: str | None = None
@@ -66,8 +72,8 @@ class AdmissionMiddleware:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._http(scope, receive, send)
+        elif scope["type"] in ("http", "websocket"):
+            await self._request(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -82,7 +88,7 @@ class AdmissionMiddleware:
     def mode(self, mode: Mode) -> None:
         self._running().set_mode(mode, "set by the program")
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._settings is None:
             await self._misconfigured(scope, receive, send)
             return
@@ -92,15 +98,15 @@ class AdmissionMiddleware:
             self._fail(error)
             await self._misconfigured(scope, receive, send)
             return
-        for page in (runtime.control, runtime.console):
-            if page.serves(scope):
-                await page(scope, receive, send)
-                return
         route = None if runtime.mode == "off" else runtime.routes.match(scope)
-        if route is None:
-            await self.app(scope, receive, send)
-        else:
+        if route is not None:
             await runtime.door.enter(route, scope, receive, send)
+            return
+        page = _page(runtime, scope)
+        if page is not None:
+            await page(scope, receive, send)
+        else:
+            await self.app(scope, receive, runtime.background.watching(scope, send))
 
     async def _misconfigured(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = RouteTable().match(scope)
@@ -150,6 +156,14 @@ class AdmissionMiddleware:
             await send(message)
 
         await self.app(scope, receive, watched)
+
+
+def _page(runtime: Runtime, scope: Scope) -> App | None:
+    """The page of ours that this request asks for."""
+    if scope["type"] != "http":
+        return None
+    pages = (runtime.control, runtime.console)
+    return next((page for page in pages if page.serves(scope)), None)
 
 
 def _checked(settings: object) -> Settings:

@@ -14,14 +14,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from tidegate.asgi.admission import DRAIN_RETRY_AFTER_S, Manners
 from tidegate.asgi.ask import AskBuilder
+from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.classify import RouteTable
-from tidegate.asgi.door import DRAIN_RETRY_AFTER_S, Door
+from tidegate.asgi.cors import Cors
+from tidegate.asgi.door import Door
 from tidegate.asgi.drain import ShutdownListener
 from tidegate.asgi.exchange import Surroundings
 from tidegate.asgi.faults import FaultPolicy
+from tidegate.asgi.headers import preference_applied
+from tidegate.asgi.keys import CachedKeys, KeyLookup
 from tidegate.asgi.replies import Replier
-from tidegate.asgi.types import App
+from tidegate.asgi.types import App, HeaderList, Headers, Scope
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.console import Console
 from tidegate.console.control import Control
@@ -45,6 +50,7 @@ class Parts:
     """What the user may bring along instead of the defaults."""
 
     probe: ProbeLike | None = None
+    keys: KeyLookup | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     uniform: Uniform = random.random
@@ -77,16 +83,8 @@ class Runtime:
             on_recover=self.room.reset,
         )
         self.routes = RouteTable(settings.guard)
-        replier = Replier(settings.reply, settings.cors, parts.wall_clock)
-        around = Surroundings(
-            room=self.room,
-            clock=parts.clock,
-            hook=self.hooks,
-            on_fault=self.faults.record,
-            server_timing=settings.reply.server_timing,
-        )
-        builder = AskBuilder(settings, parts.clock)
-        self.door = Door(app, around, builder, self.faults, replier, lambda: self.mode)
+        self.background = BackgroundLeases(parts.clock)
+        self.door = Door(app, self._surroundings(), self._manners(), self.faults)
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock)
         self.control = Control(settings.console, self._set_mode_remotely)
         self._poller = Poller(
@@ -98,6 +96,33 @@ class Runtime:
         )
         self._ticker: asyncio.Task[None] | None = None
         self._shutdown = ShutdownListener(self.drain)
+
+    def _surroundings(self) -> Surroundings:
+        clock, lookup = self._parts.clock, self._parts.keys
+        keys = None if lookup is None else CachedKeys(lookup, clock=clock)
+        return Surroundings(
+            room=self.room,
+            builder=AskBuilder(self.settings, clock, keys),
+            background=self.background,
+            clock=clock,
+            hook=self.hooks,
+            on_fault=self.faults.record,
+            server_timing=self.settings.reply.server_timing,
+        )
+
+    def _manners(self) -> Manners:
+        cors = Cors(self.settings.cors)
+
+        def stream_headers(scope: Scope) -> HeaderList:
+            headers: Headers = scope.get("headers", ())
+            return cors.refusal_headers(headers) + preference_applied(headers)
+
+        return Manners(
+            replier=Replier(self.settings.reply, self.settings.cors, self._parts.wall_clock),
+            keepalive=self.settings.keepalive,
+            stream_headers=stream_headers,
+            mode=lambda: self.mode,
+        )
 
     def start(self) -> None:
         """Begin to poll and to tick (idempotent)."""
@@ -122,7 +147,7 @@ class Runtime:
         """The server is stopping: refuse all that is not running (idempotent)."""
         if self.door.is_draining:
             return
-        self.door.is_draining = True
+        self.door.drain()
         running = self.statistics().running
         self.hooks(AdmissionEvent(kind=EventKind.DRAINING, detail=f"{running} running."))
         self.room.drain(DRAIN_RETRY_AFTER_S)
@@ -177,6 +202,7 @@ class Runtime:
 
     def _tick_once(self) -> None:
         self.door.look_for_blocked_sends(self._parts.clock())
+        self.background.expire()
         statistics = self.statistics()
         for instance in statistics.instances:
             if self._states.get(instance.name) != instance.state:

@@ -128,6 +128,17 @@ class WaitingRoom:
         except Exception as error:
             raise GateFault("estimate_prompt_tokens") from error
 
+    def outlook(self, ticket: int) -> tuple[int, float | None] | None:
+        """A waiting ticket's position and estimated wait in seconds; `None` when it does not wait.
+
+        Raises:
+            GateFault: the gate raised.
+        """
+        try:
+            return self.gate.outlook(ticket, self._clock())
+        except Exception as error:
+            raise GateFault("outlook") from error
+
     async def wait(self, ticket: int) -> Answer:
         """Wait for a queued ticket; cancelled, it leaves the queue or gives its grant back.
 

@@ -142,6 +142,21 @@ class Gate:
         """Tokens expected of a prompt of so many ASCII and other bytes."""
         return self._books.prompts.estimate(tenant, model, ascii_bytes, other_bytes)
 
+    def outlook(self, ticket: int, now: float) -> tuple[int, float | None] | None:
+        """A waiter's position (from 1) and estimated wait in seconds; `None` for who does not wait.
+
+        Requests of other tenants of its class all count as if they went before it.
+        """
+        self._tell(now)
+        waiter = self._books.queue.waiters.get(ticket)
+        if waiter is None:
+            return None
+        position, wait_s = self._books.refusals.outlook(waiter)
+        mine = (waiter.order, waiter.sequence)
+        behind = sum((other.order, other.sequence) > mine for other in waiter.flow.waiting.values())
+        place = max(1, position - behind)
+        return place, None if wait_s is None else wait_s * place / position
+
     def statistics(self, now: float) -> Statistics:
         """A frozen snapshot."""
         return statistics(self._books, self._cycle.blocked_by, max(self._now, now))

@@ -17,6 +17,7 @@ from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import EARLY_S, Slot
 
 SESSION_HEAD_START_S = 5.0  # a conversation under way counts as if it had come this much earlier
+MEDIAN = 0.5
 GOLDEN = 0.6180339887498949  # spreads quantiles evenly: the sum of predictions varies least
 
 
@@ -138,9 +139,26 @@ class Intake:
         return Reason.KV_BLIND if self._books.pool.is_shut(ask, now) else None
 
     def _latest_start(self, ask: Ask, flow: Flow, now: float) -> float:
+        """The least of what the class and the caller allow.
+
+        A caller that needs the whole answer by an instant may start at once however long it will take,
+        but is not queued beyond the instant from which the answer would come too late.
+        """
+        latest_at = now + flow.band.options.max_wait_s
         if ask.latest_start_at is not None:
-            return ask.latest_start_at
-        return now + flow.band.options.max_wait_s
+            latest_at = min(latest_at, ask.latest_start_at)
+        if ask.deadline_at is not None:
+            latest_at = min(latest_at, max(now, ask.deadline_at - self._whole_answer_s(ask)))
+        return latest_at
+
+    def _whole_answer_s(self, ask: Ask) -> float:
+        """Seconds the answer is expected to take; 0 while the engine's pace is unknown."""
+        instance = self._books.pool.candidates(ask)[0]
+        pace_s = instance.budget.inter_token_s.value
+        if pace_s is None or not ask.generates:
+            return 0.0
+        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
+        return pace_s * self._books.pool.predict(ask, kinds, MEDIAN, instance)
 
     def _slot(self, ask: Ask, flow: Flow, now: float) -> Slot | None:
         is_retry = ask.attempt > 1

@@ -24,6 +24,7 @@ class EventKind(Enum):
     REFUSED = "refused"
     LEFT = "left"  # the caller went away while it was queued
     FIRST_BYTE = "first_byte"
+    UPSTREAM_BUSY = "upstream_busy"  # the app itself answered 429 or 503
     ENDED = "ended"
     SHADOWED = "shadowed"  # shadow mode let pass what enforce would have held or refused
     FAULT = "fault"  # an unexpected exception of ours
@@ -48,6 +49,7 @@ class AdmissionEvent:
     waited_s: float = 0.0
     duration_s: float = 0.0
     position: int = 0
+    estimated_wait_s: float | None = None
     retry_after_s: float | None = None
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0

@@ -39,6 +39,9 @@ class PrometheusHook:
         self.refused = counter("refused", "Requests refused, by reason code", "class", "reason")
         self.left = counter("left", "Callers that went away while queued", "class")
         self.ended = counter("ended", "Admitted requests that ended, by HTTP status group", "class", "status")
+        self.upstream_busy = counter(
+            "upstream_busy", "Answers of the app itself that said 429 or 503", "class", "status"
+        )
         self.shadowed = counter(
             "shadowed", "Shadow mode: what enforce would have held or refused", "class", "reason"
         )
@@ -108,6 +111,8 @@ class PrometheusHook:
         match event.kind:
             case EventKind.LEFT:
                 self.left.labels(name).inc()
+            case EventKind.UPSTREAM_BUSY:
+                self.upstream_busy.labels(name, str(event.status)).inc()
             case EventKind.SHADOWED:
                 self.shadowed.labels(name, event.reason).inc()
             case EventKind.FAULT:

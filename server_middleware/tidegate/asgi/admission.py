@@ -1,0 +1,207 @@
+"""From a request's arrival to its lease, or to the reason why there is none.
+
+Law of this file: identity, then what can be decided without the body, then the body, its cost, the
+offer, the wait. It raises every other way out (`CallerLeft`, `Denied`, `Bypass`) and answers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
+from tidegate.asgi.ask import Asked
+from tidegate.asgi.body import Body, BodyTimeout
+from tidegate.asgi.exchange import Exchange, Surroundings
+from tidegate.asgi.fields import FieldProblem
+from tidegate.asgi.keepalive import KeepAliveOptions, KeptStream
+from tidegate.asgi.replies import Replier
+from tidegate.asgi.types import HeaderList, Scope
+from tidegate.core.decisions import Admit, Ask, Queued, Reason, Refuse
+from tidegate.telemetry.events import AdmissionEvent, EventKind
+
+DRAIN_RETRY_AFTER_S = 5.0
+NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or 'x-api-key'."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """How the gate behaves towards callers.
+
+    Args:
+        replier: words refusals.
+        keepalive: of streams in the queue.
+        stream_headers: further headers of a stream that is started before the app was asked.
+        mode: the mode in force.
+    """
+
+    replier: Replier
+    keepalive: KeepAliveOptions
+    stream_headers: Callable[[Scope], HeaderList]
+    mode: Callable[[], str]
+
+
+class Admission:
+    """Takes arrivals through the gate."""
+
+    def __init__(self, around: Surroundings, manners: Manners) -> None:
+        self._around = around
+        self._room = around.room
+        self._builder = around.builder
+        self._manners = manners
+        self._replier = manners.replier
+        self.is_draining = False
+
+    async def admitted(self, arrival: Arrival) -> Exchange:
+        """Everything of ours before the dispatch.
+
+        Raises:
+            CallerLeft, Denied, Bypass: see there.
+            Exception: a fault of ours.
+        """
+        if self.is_draining:
+            raise self.denied(arrival, _draining())
+        caller = await self._builder.identify(arrival.scope)
+        if caller is None:
+            raise Denied(self._replier.bad_request(401, NO_KEY, arrival.scope, arrival.route))
+        arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
+        if not self._builder.declares_retry(arrival.scope):
+            self._settle(arrival, self._room.precheck(caller.tenant, caller.priority_class))
+        body = await self._read_body(arrival)
+        try:
+            asked = await self._builder.build(self._room, caller, arrival.scope, arrival.route, body)
+        except FieldProblem as problem:
+            raise Denied(
+                self._replier.bad_request(400, str(problem), arrival.scope, arrival.route, problem.param)
+            ) from None
+        arrival.scope, arrival.priority_class = asked.scope, asked.ask.priority_class
+        admit = await self._decide(arrival, asked)
+        return Exchange(self._around, arrival, asked, admit, caller)
+
+    def denied(self, arrival: Arrival, refuse: Refuse) -> Denied:
+        """A refusal, counted and put into words."""
+        self.say(
+            EventKind.REFUSED,
+            arrival,
+            reason=refuse.reason.value,
+            waited_s=self._around.clock() - arrival.at,
+            retry_after_s=refuse.retry_after_s,
+        )
+        return Denied(self._replier.refusal(refuse, arrival.scope, arrival.route))
+
+    def say(
+        self,
+        kind: EventKind,
+        arrival: Arrival,
+        *,
+        reason: str = "",
+        position: int = 0,
+        estimated_wait_s: float | None = None,
+        waited_s: float = 0.0,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """Emit an event about this arrival."""
+        self._around.hook(
+            AdmissionEvent(
+                kind=kind,
+                tenant=arrival.tenant,
+                priority_class=arrival.priority_class,
+                reason=reason,
+                position=position,
+                estimated_wait_s=estimated_wait_s,
+                waited_s=waited_s,
+                retry_after_s=retry_after_s,
+            )
+        )
+
+    async def _read_body(self, arrival: Arrival) -> Body:
+        """The body; of a WebSocket, its first message."""
+        arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
+        try:
+            body = await self._builder.read_body(arrival.scope, arrival.watch.receive)
+        except BodyTimeout as slow:
+            raise Denied(self._replier.bad_request(408, str(slow), arrival.scope, arrival.route)) from slow
+        arrival.receive, arrival.is_replayable = body.receive, True
+        if body.disconnected:
+            raise CallerLeft
+        return body
+
+    async def _decide(self, arrival: Arrival, asked: Asked) -> Admit:
+        ask = asked.ask
+        if ask.is_keyed:
+            arrival.watch.start()  # superseding needs to know whether the caller is still there
+        decision = self._room.offer(ask)
+        if isinstance(decision, Queued):
+            self.say(
+                EventKind.QUEUED,
+                arrival,
+                position=decision.position,
+                estimated_wait_s=decision.estimated_wait_s,
+            )
+            self._bypass_in_shadow(arrival, ask)
+            answer = await self._wait(arrival, asked)
+        else:
+            answer = decision
+        if isinstance(answer, Refuse):
+            raise self._way_out(arrival, answer)
+        self.say(EventKind.ADMITTED, arrival, waited_s=answer.waited_s)
+        return answer
+
+    def _bypass_in_shadow(self, arrival: Arrival, ask: Ask) -> None:
+        if self._manners.mode() == "shadow":
+            self._room.leave(ask.ticket)
+            self.say(EventKind.SHADOWED, arrival, reason="queued")
+            raise Bypass
+
+    async def _wait(self, arrival: Arrival, asked: Asked) -> Admit | Refuse:
+        waiting = asyncio.ensure_future(self._room.wait(asked.ask.ticket))
+        telling = self._keep_alive(arrival, asked, waiting)
+        try:
+            has_left = await arrival.watch.gone(waiting)
+            if has_left:
+                raise CallerLeft
+            if telling is not None:
+                await telling  # what it is sending now must be whole before the app sends
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            if telling is not None:
+                telling.cancel()
+            raise
+
+    def _keep_alive(
+        self, arrival: Arrival, asked: Asked, waiting: asyncio.Future[Admit | Refuse]
+    ) -> asyncio.Task[None] | None:
+        if self._manners.keepalive.after_s is None or not asked.streams_events:
+            return None
+        kept = KeptStream(arrival.send, arrival.route.dialect, self._manners.stream_headers(arrival.scope))
+        arrival.kept, arrival.send = kept, kept.send
+        return asyncio.ensure_future(self._tell(kept, asked.ask.ticket, waiting))
+
+    async def _tell(self, kept: KeptStream, ticket: int, waiting: asyncio.Future[Admit | Refuse]) -> None:
+        options = self._manners.keepalive
+        try:
+            await asyncio.wait({waiting}, timeout=options.after_s)
+            while not waiting.done() and (outlook := self._room.outlook(ticket)) is not None:
+                await kept.tell(*outlook)
+                await asyncio.wait({waiting}, timeout=options.interval_s)
+        except OSError:
+            pass  # the caller has gone; the watch sees that too
+        except Exception as error:  # noqa: BLE001 - the request waits on in silence
+            self._around.on_fault("keepalive", error)
+
+    def _settle(self, arrival: Arrival, refuse: Refuse | None) -> None:
+        if refuse is not None:
+            raise self._way_out(arrival, refuse)
+
+    def _way_out(self, arrival: Arrival, refuse: Refuse) -> Exception:
+        """A refusal as the way out that the mode asks for."""
+        if self._manners.mode() == "shadow":
+            self.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
+            return Bypass()
+        return self.denied(arrival, refuse)
+
+
+def _draining() -> Refuse:
+    return Refuse(ticket=0, reason=Reason.DRAINING, scope="model", retry_after_s=DRAIN_RETRY_AFTER_S)
