@@ -33,6 +33,7 @@ def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
             {"name": "standard", "weight": 3.0, "kv_ceiling": 0.97, "max_queued": 24, "max_wait_s": 8.0},
             {"name": "batch", "kv_ceiling": 0.9, "max_queued": 16, "max_wait_s": 30.0},
         ],
+        keepalive={"after_s": 1.0, "interval_s": 1.0},  # a queued stream hears of its place
         metrics=False,
     )
 

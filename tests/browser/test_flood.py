@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from tidegate_client import RetryPolicy
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
+IN_LINE = re.compile(r"You are number \d+ in line")
 IMPATIENT = RetryPolicy(max_attempts=1, on_give_up="raise")
 """The backend waits for nothing itself, so that every refusal reaches the page."""
 
@@ -100,6 +102,31 @@ async def test_flood_countdown_and_operators_page(context: BrowserContext, fast:
     assert int(await console.inner_text("#running")) > 0
     await expect(page.locator("#send")).to_be_enabled(timeout=60_000)
     assert await page.evaluate("changes") == [False]
+
+
+async def test_place_in_line_comes_through_the_whole_chain(context: BrowserContext, slow: Chain) -> None:
+    """A question that the gate queues shows its place; Stop takes it back and out of the queue."""
+    body = {"model": MODEL, "prompt": "word " * 100, "max_tokens": 400, "ignore_eos": True}
+    headers = {"Authorization": f"Bearer {CHAT_KEY}"}
+    async with httpx.AsyncClient(base_url=slow.gate_url, headers=headers, timeout=60) as crowd:
+        others = [asyncio.create_task(crowd.post("/v1/completions", json=body)) for _ in range(24)]
+        page = await context.new_page()
+        await page.goto(slow.chat_url)
+        await page.wait_for_selector("html[data-ready]")
+        await page.fill("#draft", "After all of them?")
+        await page.press("#draft", "Enter")
+        await expect(page.locator("#notice-title")).to_have_text(IN_LINE, timeout=20_000)
+        queued = (await slow.state())["queued"]
+        await page.click("#stop")
+        await expect(page.locator("#draft")).to_have_value("After all of them?")
+        for _ in range(200):
+            if (await slow.state())["queued"] != queued:
+                break
+            await asyncio.sleep(0.05)
+        assert (await slow.state())["queued"] != queued
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 async def test_closing_the_tab_cancels_the_engines_work(context: BrowserContext, slow: Chain) -> None:
