@@ -400,6 +400,8 @@ def test_an_engine_that_has_worked_without_a_level_is_unknown() -> None:
     """Only while no token has been computed is a missing level known to be nothing."""
     untouched = ['generation_tokens_total{engine="0"} 0', 'prompt_tokens_total{engine="0"} 0']
     assert read(vllm(*untouched))[0].kv_usage == 0.0
+    # The first prompt holds its blocks before it is counted: a stated level always counts.
+    assert read(vllm(*untouched, 'kv_cache_usage_perc{engine="0"} 0.3'))[0].kv_usage == 0.3
 
     for worked in ("generation_tokens_total", "prompt_tokens_total"):
         lines = [line.replace(" 0", " 1") if worked in line else line for line in untouched]
