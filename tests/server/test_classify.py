@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from tidegate.asgi.classify import Dialect, GuardOptions, RouteTable, response_id, segments
+from tidegate.asgi.classify import Dialect, GuardOptions, RouteTable, segments
 
 GUARDED = {
     "/v1/completions": Dialect.OPENAI_COMPLETIONS,
@@ -215,24 +215,6 @@ def test_labels_are_a_bounded_set() -> None:
     table = RouteTable(GuardOptions(guard_unknown_posts=True))
     routes = [table.match(scope(f"/{n}{path}")) for n in range(20) for path in (*GUARDED, "/what")]
     assert len({route.label for route in routes if route}) <= len(GUARDED) + 1
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/v1/responses/resp_Ab1", "resp_Ab1"),
-        ("/gw/v1/responses/resp_1/", "resp_1"),
-        ("/v1/responses/resp_1/cancel", "resp_1"),
-        ("/v1/responses", None),
-        ("/v1/responses/cancel", None),
-        ("/v1/models/m", None),
-        ("", None),
-    ],
-)
-def test_response_id(path: str, expected: str | None) -> None:
-    """Polls and cancellations of a stored response are recognised by their path."""
-    assert response_id(scope(path, "GET")) == expected
-    assert response_id({"type": "websocket", "path": path}) is None
 
 
 @given(st.text(max_size=60))

@@ -183,16 +183,3 @@ def _is_administration(parts: tuple[str, ...]) -> bool:
     if not parts:
         return False
     return parts[-1] in _EXEMPT_POSTS or any(word in part for part in parts for word in _EXEMPT_WORDS)
-
-
-def response_id(scope: Scope) -> str | None:
-    """Which stored response a request is about: `/v1/responses/{id}`, or its `/cancel`.
-
-    Ids are case-sensitive, so the path is taken as it stands.
-    """
-    if scope.get("type") != "http":
-        return None
-    parts = [part for part in str(scope.get("path", "")).split("/") if part]
-    if parts[-1:] == ["cancel"]:
-        parts.pop()
-    return parts[-1] if len(parts) >= 2 and parts[-2] == "responses" else None

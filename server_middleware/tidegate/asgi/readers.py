@@ -27,9 +27,7 @@ class Tokens:
         "other_bytes",
         "per_sequence",
         "reported",
-        "response_id",
         "sequences",
-        "status",
         "usage",
     )
 
@@ -43,8 +41,6 @@ class Tokens:
         self.per_sequence: dict[Any, int] = {}
         self.usage: tuple[int | None, int | None] | None = None
         self.is_cut = False
-        self.response_id: str | None = None  # of the Responses API, as is its status
-        self.status: str | None = None
 
     def text(self, text: object) -> bool:
         """Adds text; says whether there was any."""
@@ -130,9 +126,6 @@ def _responses(tokens: Tokens, event: Mapping[str, Any]) -> None:
     usage = _object(response.get("usage"))
     tokens.report(usage.get("input_tokens"), usage.get("output_tokens"))
     tokens.finish(response.get("incomplete_details"))
-    name, status = response.get("id"), response.get("status")
-    if isinstance(name, str) and isinstance(status, str):
-        tokens.response_id, tokens.status = name, status
 
 
 def _anthropic(tokens: Tokens, event: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ _MAX_DOCUMENT_BYTES = 1024 * 1024
 _TAIL_BYTES = 16 * 1024
 _decode = msgspec.json.Decoder().decode
 _COMMON = frozenset({Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS})
-_ENDED = frozenset({"completed", "failed", "incomplete", "cancelled"})
 _JSON_START = (b"{", b"[")
 
 
@@ -85,18 +84,6 @@ class OutputCounter:
         """Whether the declared bound cut the answer off; read it when the body has ended."""
         self._close()
         return self._tokens.is_cut
-
-    @property
-    def response_id(self) -> str | None:
-        """The id of a stored response (Responses API), if the answer is one."""
-        self._close()
-        return self._tokens.response_id
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether a stored response is done with, as its status says."""
-        self._close()
-        return self._tokens.status in _ENDED
 
     def _recognise(self, chunk: bytes) -> None:
         start = chunk.lstrip()[:1]
