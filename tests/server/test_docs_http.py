@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tidegate.asgi import cors, fields, headers, identity, replies
+from tidegate.asgi.background import BOUND_S
 from tidegate.asgi.classify import Dialect, GuardOptions, Route, RouteTable
 from tidegate.asgi.cors import CorsOptions
+from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Replier, ReplyOptions, refusal_status
 from tidegate.core.decisions import Reason, Refuse
 
@@ -149,6 +151,18 @@ def test_field_policy_fields_are_listed() -> None:
         "logprob_start_len",
     ):
         assert name in listed
+
+
+async def test_comments_while_waiting_look_as_shown() -> None:
+    """The example on the page is what is sent; so is the bound of background responses."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await KeptStream(send, Dialect.OPENAI_CHAT, []).tell(3, 12.0)
+    assert sent[1]["body"].decode().strip() in PAGE
+    assert f"for {BOUND_S:g} s" in PAGE
 
 
 def test_exempt_examples_are_exempt() -> None:
