@@ -424,6 +424,21 @@ def test_one_engine_s_level_does_not_stand_for_another_s() -> None:
     assert (used.kv_usage, unused.kv_usage, unused.instance) == (0.2, 0.0, "e#1")
 
 
+@pytest.mark.parametrize("coarser", ["", 'worker_id="7"', 'worker_id="7",dp_rank="0"'])
+def test_figures_may_tell_engines_apart_by_fewer_labels(coarser: str) -> None:
+    """Dynamo counts requests by worker and levels by rank: the same engines, in one reading or apart."""
+    level = 'dynamo_component_gpu_cache_usage_percent{{dp_rank="{0}",worker_id="7"}} 0.{0}5\n'
+    labels = ",".join(filter(None, [coarser, 'dynamo_endpoint="generate"']))
+    running = f"dynamo_component_inflight_requests{{{labels}}} 9\n"
+    text = (level.format(0) + level.format(1) + running).encode()
+
+    (fused,) = read(text)
+    apart = read(text, per_engine=True)
+
+    assert (fused.kv_usage, fused.running) == (0.15, 9)
+    assert [(reading.instance, reading.kv_usage) for reading in apart] == [("e#0.7", 0.05), ("e#1.7", 0.15)]
+
+
 def test_names_place_a_figure_elsewhere() -> None:
     """An override finds the renamed level, with labels and in an info metric's label too."""
     text = b'vllm:num_requests_running 3\nmy_level{pool="kv"} 0.9\nmy_level 0.1\nmy_info{size="7"} 1\n'

@@ -27,7 +27,7 @@ from tidegate.probes.selectors import Samples, Selector
 COPY_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
 RANK_LABELS = ("engine", "dp_rank", "worker_id", "ReplicaId", "WorkerId")
 
-Rank: TypeAlias = "tuple[str, ...]"
+Rank: TypeAlias = "tuple[tuple[str, str], ...]"
 Series: TypeAlias = "tuple[tuple[str, str], ...]"
 ByRank: TypeAlias = "dict[Rank, dict[Series, float]]"
 
@@ -66,28 +66,44 @@ def readings_from(
         InvalidReading: a figure is out of range.
     """
     table = {figure: _by_rank(samples, preset, figure) for figure in _RULES}
+    table["kv_usage"] = levels = _levels(table, samples, preset)
+    if not levels and preset.has_kv_level:
+        raise ProbeError(_missing(preset, "kv_usage", "kv_used"))
+    working = table["waiting"].keys() | table["running"].keys()
+    if not levels and not working:
+        raise ProbeError(_missing(preset, "running", "waiting"))
+    _refuse_unlevelled(levels, working)
+    if preset.blocks_cover_all_ranks:
+        table["capacity_blocks"] = _shared_out(table["capacity_blocks"])
+    engines = sorted(rank for rank in levels or working if rank)
+    if not per_engine or len(engines) < 2:
+        return [_reading(table, None, instance)]
+    return [_reading(table, engine, f"{instance}#{_name(engine)}") for engine in engines]
+
+
+def _levels(table: Mapping[str, ByRank], samples: Samples, preset: Preset) -> ByRank:
     levels = table["kv_usage"] or _ratio(samples, preset)
     if preset.level_comes_with_work:
         levels |= {rank: {(): 0.0} for rank in _untouched(table) if rank not in levels}
-    table["kv_usage"] = levels
-    if not levels and preset.has_kv_level:
-        raise ProbeError(_missing(preset, "kv_usage", "kv_used"))
-    ranks = sorted({rank for figure in ("kv_usage", "waiting", "running") for rank in table[figure]})
-    if not ranks:
-        raise ProbeError(_missing(preset, "running", "waiting"))
-    told = [rank for rank in ranks if rank] or ranks
-    unlevelled = [rank for rank in told if rank not in levels] if levels and () not in levels else []
-    if unlevelled:
-        raise ProbeError(
-            f"engine {'.'.join(unlevelled[0])} states no level while others do: it is unknown, not 0."
-        )
-    if preset.blocks_cover_all_ranks:
-        table["capacity_blocks"] = {
-            rank: {series: blocks / len(table["capacity_blocks"]) for series, blocks in figures.items()}
-            for rank, figures in table["capacity_blocks"].items()
-        }
-    groups = [(rank,) for rank in told] if per_engine and len(told) > 1 else [tuple(told)]
-    return [_reading(table, group, instance, named=len(groups) > 1) for group in groups]
+    return levels
+
+
+def _refuse_unlevelled(levels: ByRank, working: Iterable[Rank]) -> None:
+    # Only among ranks told apart by the same labels: elsewhere a coarser label may mean the same engine.
+    kinds = {tuple(label for label, _ in rank) for rank in levels}
+    for rank in sorted(working):
+        if rank not in levels and tuple(label for label, _ in rank) in kinds:
+            raise ProbeError(f"engine {_name(rank)} states no level while others do: it is unknown, not 0.")
+
+
+def _shared_out(by_rank: ByRank) -> ByRank:
+    return {
+        rank: {key: value / len(by_rank) for key, value in series.items()} for rank, series in by_rank.items()
+    }
+
+
+def _name(rank: Rank) -> str:
+    return ".".join(value for _, value in rank)
 
 
 def _by_rank(samples: Samples, preset: Preset, figure: str) -> ByRank:
@@ -107,7 +123,7 @@ def _collapse(samples: Samples, place: Selector) -> ByRank:
     """Group by engine and series; of copies the highest counts, and NaN survives."""
     found: ByRank = {}
     for labels, value in place.figures(samples):
-        rank = tuple(labels[name] for name in RANK_LABELS if labels.get(name))
+        rank = tuple((name, labels[name]) for name in RANK_LABELS if labels.get(name))
         # An info metric's labels are its content, not names of separate series.
         series: Series = ()
         if place.from_label is None:
@@ -143,8 +159,8 @@ def _ratio(samples: Samples, preset: Preset) -> ByRank:
     return level
 
 
-def _reading(table: Mapping[str, ByRank], group: tuple[Rank, ...], instance: str, *, named: bool) -> Reading:
-    figures = {figure: _combine(table[figure], figure, group, alone=not named) for figure in _RULES}
+def _reading(table: Mapping[str, ByRank], engine: Rank | None, instance: str) -> Reading:
+    figures = {figure: _combine(table[figure], figure, engine) for figure in _RULES}
     capacity = figures["capacity_tokens"]
     if capacity is None and figures["capacity_blocks"] and figures["block_tokens"]:
         capacity = figures["capacity_blocks"] * figures["block_tokens"]
@@ -162,17 +178,21 @@ def _reading(table: Mapping[str, ByRank], group: tuple[Rank, ...], instance: str
         generation_tokens=figures["generation_tokens"],
         prompt_tokens=figures["prompt_tokens"],
         asleep=figures["awake"] == 0.0,
-        instance=f"{instance}#{'.'.join(group[0])}" if named else instance,
+        instance=instance,
     )
 
 
-def _combine(by_rank: ByRank, figure: str, group: tuple[Rank, ...], *, alone: bool) -> float | None:
+def _combine(by_rank: ByRank, figure: str, engine: Rank | None) -> float | None:
+    """Return the figure of one engine, or of all when `engine` is None."""
     over_series, over_ranks = _RULES[figure]
-    values = [over_series(by_rank[rank].values()) for rank in group if rank in by_rank]
-    # Stated once for the whole page. A sum cannot be shared out among engines; a level or limit can.
-    if not values and () in by_rank and (alone or over_ranks is not sum):
-        values = [over_series(by_rank[()].values())]
-    combined = over_ranks(values) if values else math.nan
+    if engine is None:
+        taken = [rank for rank in by_rank if rank] or list(by_rank)
+    elif engine in by_rank:
+        taken = [engine]
+    else:
+        # Stated once for several engines. A sum cannot be shared out among them; a level or limit can.
+        taken = [rank for rank in by_rank if over_ranks is not sum and set(rank) < set(engine)]
+    combined = over_ranks(over_series(by_rank[rank].values()) for rank in taken) if taken else math.nan
     return None if math.isnan(combined) else combined
 
 
