@@ -43,10 +43,10 @@ def test_caller_that_waits_as_told_is_admitted_and_ten_get_ten_instants() -> Non
     one = quota(requests_per_s=1.0, request_burst=1.0)
     assert one.charge(1.0, None, T0) is None
     waits = {}
-    for caller in range(10):
-        shortfall = one.charge(1.0, f"c{caller}", T0 + 0.1)
+    for number in range(10):
+        shortfall = one.charge(1.0, f"c{number}", T0 + 0.1)
         assert shortfall is not None
-        waits[f"c{caller}"] = T0 + 0.1 + shortfall.retry_after_s
+        waits[f"c{number}"] = T0 + 0.1 + shortfall.retry_after_s
     assert len({round(instant, 3) for instant in waits.values()}) == 10
     for caller, instant in waits.items():
         assert isinstance(one.charge(1.0, "stranger", instant), Shortfall), "a newcomer took a booked place"

@@ -167,7 +167,8 @@ def test_risk_grows_with_uncertainty_and_is_nothing_without_it() -> None:
     assert uncertain.risk(0.0) == 0.0
     certain = Ledger()
     for ticket in range(40):
-        certain.add(lease(ticket, 10, 1000 if ticket < 10 else 20, max_output_tokens=20))
+        left = 1000 if ticket < 10 else 20
+        certain.add(lease(ticket, 10, left, max_output_tokens=left))
     assert certain.risk(1.0) == 0.0
     assert Ledger().risk(1.0) == 0.0
     steady = ledger_of([(700, left, 1) for left in range(1, 1000, 10)])

@@ -21,6 +21,7 @@ from tidegate.core.pool import Pool
 RESERVE_S = 60.0  # a class not seen for this long lends its reserve
 BETWEEN_PROMOTIONS = 3  # other dispatches between two promotions
 FOLLOWERS = 4  # looked at behind a blocked head
+SCAN_EVERY_S = 0.05  # passers are looked for this often at most; a blocked head costs nothing in between
 PASSER_QUANTILE = 0.95  # who passes is judged by a long answer: choosing the hopeful would bias the sum
 
 
@@ -44,6 +45,7 @@ class Dispatcher:
         self._since_promotion = BETWEEN_PROMOTIONS
         self._passed_overdue = 0
         self._overdue_ticket: int | None = None
+        self._scanned_at = float("-inf")
         self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
         self.top = max(option.kv_ceiling for option in options.classes)
 
@@ -63,11 +65,12 @@ class Dispatcher:
                 return overdue
             overdue = None
         blocked: list[Choice] = []
-        for waiter in self._in_order(blocked):
+        for waiter in self._in_order(blocked, now):
             quantile = max(waiter.quantile, PASSER_QUANTILE) if blocked else waiter.quantile
             choice = self._judge(waiter, quantile, self.ceiling(waiter.flow.band, now), now)
             if choice.verdict is Verdict.FITS and not self._starves(overdue, choice, now):
                 if all(self._may_pass(choice, head, now) for head in blocked):
+                    self._scanned_at = now if blocked else self._scanned_at
                     return choice
             elif choice.verdict is not Verdict.FITS or not blocked:
                 if waiter.blocked_since is None:
@@ -128,18 +131,33 @@ class Dispatcher:
             return True
         return choice.instance.ledger.peak_beside([overdue.demand, choice.demand]) > limit
 
-    def _in_order(self, blocked: list[Choice]) -> Iterator[Waiter]:
-        """Heads by class; behind the first head that only the ledger blocks, a few followers."""
+    def _in_order(self, blocked: list[Choice], now: float) -> Iterator[Waiter]:
+        """Heads by class; behind the first blocked one, now and then, those who might pass it."""
+        is_routed = len(self._pool.by_name) > 1
         for band in self._queue.bands:
             head = band.head()
             if head is None:
                 continue
-            before = len(blocked)
-            yield head
-            if len(blocked) > before and (blocked[-1].verdict is Verdict.KV or len(self._pool.by_name) > 1):
-                yield from band.followers(FOLLOWERS)
-            if blocked and len(self._pool.by_name) == 1 and blocked[0].verdict is not Verdict.KV:
+            if blocked and not is_routed and not self._may_scan(blocked[0], now):
                 return
+            was_free = not blocked
+            yield head
+            if blocked and was_free and (is_routed or self._may_scan(blocked[0], now)):
+                yield from band.followers(FOLLOWERS)
+        if blocked:
+            self._scanned_at = now
+
+    def _may_scan(self, head: Choice, now: float) -> bool:
+        if now - self._scanned_at < SCAN_EVERY_S:
+            return False
+        return head.verdict is Verdict.KV and self._is_passable(head, now)
+
+    def _is_passable(self, head: Choice, now: float) -> bool:
+        """Whether this blocked head may still be passed: so many times, for so long."""
+        since, bounds = head.waiter.blocked_since, self._options.queue
+        if since is None or head.waiter.passes >= bounds.max_passes:
+            return False
+        return now - since <= bounds.max_pass_s
 
     def _judge(self, waiter: Waiter, quantile: float, ceiling: float, now: float) -> Choice:
         kinds = LengthModel.kinds(waiter.ask.length_key, waiter.ask.max_output_tokens)
@@ -151,15 +169,11 @@ class Dispatcher:
         routed = head.waiter.ask.instance
         if routed is not None and routed != choice.instance.name:
             return True
-        since = head.waiter.blocked_since
-        bounds = self._options.queue
-        if head.verdict is not Verdict.KV or since is None:
-            return False
-        if head.waiter.passes >= bounds.max_passes or now - since > bounds.max_pass_s:
+        if head.verdict is not Verdict.KV or not self._is_passable(head, now):
             return False
         limit = choice.instance.limit(head.ceiling, now)
         if limit is None:
             return False
         ledger = choice.instance.ledger
         steps = ledger.earliest_fit(head.demand, limit)
-        return steps is not None and not ledger.would_delay(head.demand, choice.demand, steps, limit)
+        return not ledger.would_delay(head.demand, choice.demand, steps, limit)

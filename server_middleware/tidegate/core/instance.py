@@ -112,12 +112,12 @@ class Instance:
     def verdict(self, demand: Demand, prompt: float, ceiling: float, top: float, now: float) -> Verdict:
         """Whether a candidate may start now; `top` is the highest ceiling there is."""
         state = self.state(now)
-        is_blind = self.is_blind(now)
+        is_blind = state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
         if state is State.ASLEEP or (state is State.STALLED and self.ledger.leases):
             return Verdict.LEVEL
         if is_blind and self.options.signal.on_blind == "closed":
             return Verdict.BLIND
-        if not is_blind and state is not State.FROZEN and self.is_above_watermark():
+        if self.signal.is_closed and not is_blind and state is not State.FROZEN:
             return Verdict.LEVEL
         if not self.ledger.leases:
             return Verdict.FITS

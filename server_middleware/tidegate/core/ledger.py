@@ -68,25 +68,22 @@ class Lease:
     held: float = 0.0
     left: float = 0.0
     pad: float = 0.0  # half a block per sequence
+    is_uncertain: bool = True  # may run on beyond its prediction; one predicted to use its maximum may not
 
     @property
     def is_prefilled(self) -> bool:
         """Its first token has been seen or inferred."""
         return self.first_token_at is not None
 
-    @property
-    def is_uncertain(self) -> bool:
-        """Whether it may run on beyond its prediction; one predicted to use its maximum may not."""
-        declared = self.ask.max_output_tokens
-        return self.ask.generates and (declared is None or self.predicted < declared)
-
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
         self.held = self.share * self.ask.prompt_tokens + self.seen + self.pad
         if not self.ask.generates:
-            self.left = 0.0
+            self.left, self.is_uncertain = 0.0, False
             return
         self.left = max(1.0, self.predicted - self.seen / self.sequences)
+        declared = self.ask.max_output_tokens
+        self.is_uncertain = declared is None or self.predicted < declared
         if self.first_token_at is None:
             self.left += self.lag_tokens
 
@@ -100,12 +97,12 @@ class Ledger:
     unread_prompt: float = 0.0  # prompt tokens of leases not yet past their first token
     _order: list[Lease] = field(default_factory=list)
     _is_sorted: bool = True
-    _falls: list[float] = field(default_factory=list)  # -left, ascending
+    _lefts: list[float] = field(default_factory=list)  # descending
     _held: list[float] = field(default_factory=list)  # running sums
     _counts: list[int] = field(default_factory=list)
     _points: list[float] = field(default_factory=list)  # occupancy when the k-th longest ends
-    _single: list[float] = field(default_factory=list)  # max over later k of points + left
     _peak: float = 0.0
+    _risk: float | None = None  # as of the last sort
 
     def add(self, lease: Lease) -> None:
         """Charge a lease."""
@@ -161,30 +158,24 @@ class Ledger:
         and so many standard deviations are greatest together; some sixteen are looked at.
         """
         self._sort()
-        present = len(self._points)
-        if not present or not deviations:
-            return 0.0
-        uncertain = deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
-        worst = self._peak
-        for index in range(0, present, 1 + present // MOMENTS):
-            deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
-            worst = max(worst, self._points[index] * (1 + deviation))
-        return worst / self._peak - 1
+        if self._risk is None:
+            self._risk = self._chance(deviations) if self._points and deviations else 0.0
+        return self._risk
 
     def peak_with(self, demand: Demand) -> float:
-        """The projected peak if this candidate ran as well. O(log n) for one sequence."""
+        """The projected peak if this candidate ran as well."""
         self._sort()
         held, left, sequences = demand
-        place = bisect_left(self._falls, -left)
+        place = bisect_left(self._lefts, -left, key=neg)
         before_held = self._held[place - 1] if place else 0.0
         before = self._counts[place - 1] if place else 0
         peak = max(self._peak, before_held + held + (before + sequences) * left)
-        if place == len(self._points):
+        later = self._lefts[place:]
+        if not later:
             return peak
-        if sequences == 1:
-            return max(peak, self._single[place] + held)
-        later = zip(self._points[place:], self._falls[place:], strict=True)
-        return max(peak, held + max(point - sequences * fall for point, fall in later))
+        if sequences > 1:
+            later = [sequences * other for other in later]
+        return max(peak, held + max(map(add, self._points[place:], later)))
 
     def peak_beside(self, demands: Sequence[Demand]) -> float:
         """The projected peak if all of these ran as well. O(n log n)."""
@@ -192,34 +183,57 @@ class Ledger:
         everyone = [Demand(lease.held, lease.left, lease.sequences) for lease in self._order]
         return projected_peak([*everyone, *demands])
 
-    def earliest_fit(self, head: Demand, limit: float) -> float | None:
+    def earliest_fit(self, head: Demand, limit: float) -> float:
         """Decode steps until `head` first fits under `limit`, if nobody else is admitted meanwhile."""
         self._sort()
         low, high = 0, len(self._points)
         while low < high:  # the largest number of remaining leases beside which it fits
             middle = (low + high + 1) // 2
-            if self._peak_after(middle, [head]) <= limit:
+            if self._peak_after(middle, head) <= limit:
                 low = middle
             else:
                 high = middle - 1
-        return 0.0 if low == len(self._points) else -self._falls[low]
+        return self._ends_at(low)
 
     def would_delay(self, head: Demand, passer: Demand, steps: float, limit: float) -> bool:
         """Whether after `steps` decode steps the head no longer fits beside what is left of a passer."""
         if passer.left <= steps:
             return False
         rest = Demand(passer.held + passer.sequences * steps, passer.left - steps, passer.sequences)
-        remaining = bisect_left(self._falls, -steps)
-        return self._peak_after(remaining, [head, rest]) > limit
-
-    def _peak_after(self, remaining: int, joining: list[Demand]) -> float:
-        """The peak once only the `remaining` longest leases still run and `joining` start then."""
-        steps = -self._falls[remaining] if remaining < len(self._falls) else 0.0
         still = [
             Demand(lease.held + lease.sequences * steps, lease.left - steps, lease.sequences)
-            for lease in self._order[:remaining]
+            for lease in self._order[: bisect_left(self._lefts, -steps, key=neg)]
         ]
-        return projected_peak(still + joining)
+        return projected_peak([*still, head, rest]) > limit
+
+    def _ends_at(self, remaining: int) -> float:
+        """When all but the `remaining` longest leases have ended."""
+        return self._lefts[remaining] if remaining < len(self._lefts) else 0.0
+
+    def _peak_after(self, remaining: int, head: Demand) -> float:
+        """The peak once only the `remaining` longest leases still run and the head starts then.
+
+        Counted from now, the terms of those that run stay as they are; the head adds what it then holds.
+        """
+        starts_at = self._ends_at(remaining)
+        ends_at = starts_at + head.left
+        place = bisect_left(self._lefts, -ends_at, hi=remaining, key=neg)
+        held = self._held[place - 1] if place else 0.0
+        before = self._counts[place - 1] if place else 0
+        peak = held + before * ends_at + head.held + head.sequences * head.left
+        peak = max(peak, max(self._points[:place], default=0.0))
+        later = zip(self._points[place:remaining], self._lefts[place:remaining], strict=True)
+        grown = [point + head.sequences * (left - starts_at) for point, left in later]
+        return max(peak, head.held + max(grown)) if grown else peak
+
+    def _chance(self, deviations: float) -> float:
+        present = len(self._points)
+        uncertain = deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
+        worst = self._peak
+        for index in range(0, present, 1 + present // MOMENTS):
+            deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
+            worst = max(worst, self._points[index] * (1 + deviation))
+        return worst / self._peak - 1 if self._peak else 0.0
 
     def _drop(self, lease: Lease) -> None:
         self._order.remove(lease)
@@ -231,13 +245,12 @@ class Ledger:
             return
         order = self._order
         order.sort(key=_LEFT, reverse=True)
-        lefts = list(map(_LEFT, order))
-        self._falls = list(map(neg, lefts))
+        self._lefts = list(map(_LEFT, order))
         self._held = list(accumulate(map(_HELD, order)))
         self._counts = list(accumulate(map(_SEQUENCES, order)))
-        self._points = list(map(add, self._held, map(mul, self._counts, lefts)))
-        self._single = list(accumulate(map(add, reversed(self._points), reversed(lefts)), max))[::-1]
+        self._points = list(map(add, self._held, map(mul, self._counts, self._lefts)))
         self._peak = max(self._points, default=0.0)
+        self._risk = None
         self._is_sorted = True
 
 

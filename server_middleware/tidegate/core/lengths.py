@@ -27,7 +27,7 @@ from typing import Protocol
 WINDOW = 800  # starts remembered per kind; what began before is forgotten
 ENOUGH = 16  # completed answers from which on a kind speaks for itself
 ENOUGH_TO_TRUST = 50  # ... and from which on the watermark may be narrow
-REBUILD_EVERY = 16  # changes after which the weights are computed anew
+REBUILD_SHARE = 0.08  # of the samples may change before the weights are computed anew
 MAX_KINDS = 4096
 PRIOR_CEILING = 8  # a declared maximum counts up to this many default lengths before samples exist
 PRIOR_TAIL = 0.98  # the exponential prior is cut here
@@ -53,7 +53,7 @@ class _Samples:
     ordered: list[float] = field(default_factory=list)
     cut: list[float] = field(default_factory=list)  # ended by their maximum, sorted
     _by_start: list[tuple[int, float, bool]] = field(default_factory=list)  # heap
-    _changes: int = REBUILD_EVERY
+    _changes: int = 1
     _lengths: list[float] = field(default_factory=list)  # as of the last rebuild
     _cumulative: list[float] = field(default_factory=list)  # mass at or below each of them; 1 with the rest
 
@@ -75,7 +75,7 @@ class _Samples:
 
     def quantile_above(self, seen: float, quantile: float) -> float | None:
         """The conditional quantile, `None` where it lies beyond every completed answer."""
-        if self._changes >= REBUILD_EVERY:
+        if self._changes > REBUILD_SHARE * (len(self._lengths) + len(self.alive)):
             self._rebuild()
         first = bisect_right(self._lengths, seen)
         below = self._cumulative[first - 1] if first else 0.0
