@@ -162,17 +162,19 @@ def test_unread_lease_runs_longer_than_the_others() -> None:
 
 def test_risk_grows_with_uncertainty_and_is_nothing_without_it() -> None:
     """Answers certain to use their maximum leave no chance; many short and few long ones do."""
-    uncertain = ledger_of([(10, 20, 1)] * 30 + [(10, 1000, 1)] * 10)
-    assert uncertain.risk(1.0) > 0.1
-    assert uncertain.risk(0.0) == 0.0
+    rows = [(10, 20, 1)] * 30 + [(10, 1000, 1)] * 10
+    uncertain = ledger_of(rows)
+    assert uncertain.risk() > 0.1
+    assert Ledger(deviations=0.0).risk() == 0.0
+    unmoved = ledger_of(rows)
+    unmoved.deviations = 0.0
+    assert unmoved.risk() == 0.0
     certain = Ledger()
-    for ticket in range(40):
-        left = 1000 if ticket < 10 else 20
-        certain.add(lease(ticket, 10, left, max_output_tokens=left))
-    assert certain.risk(1.0) == 0.0
-    assert Ledger().risk(1.0) == 0.0
+    for ticket, (prompt, left, _) in enumerate(rows):
+        certain.add(lease(ticket, prompt, left, max_output_tokens=left))
+    assert certain.risk() == 0.0
     steady = ledger_of([(700, left, 1) for left in range(1, 1000, 10)])
-    assert 0 <= steady.risk(1.0) < 0.15
+    assert 0 <= steady.risk() < uncertain.risk()
 
 
 def test_order_survives_any_sequence_of_changes() -> None:

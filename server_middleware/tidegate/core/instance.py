@@ -21,7 +21,6 @@ HYSTERESIS = 0.03
 PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
 RATE_DECAY_PER_S = 0.01
-DEVIATIONS = 1.5  # standard deviations of the projected occupancy that are kept free
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 
@@ -85,7 +84,7 @@ class Instance:
 
     def margin(self, now: float) -> float:
         """The adaptive margin, or what chance may add to the peak where that is more; wider while stale."""
-        margin = max(self.calibration.margin, self.ledger.risk(DEVIATIONS))
+        margin = max(self.calibration.margin, self.ledger.risk())
         return min(self.options.kv.margin_max, margin + self.signal.extra_margin(now))
 
     def level(self) -> float | None:

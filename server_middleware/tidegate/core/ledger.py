@@ -24,6 +24,7 @@ from typing import NamedTuple
 from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Kinds
 
+DEVIATIONS = 1.3  # standard deviations of the projected occupancy that are kept free
 MOMENTS = 16  # of the future at which `risk` looks
 
 _LEFT = attrgetter("left")
@@ -94,6 +95,7 @@ class Ledger:
 
     leases: dict[int, Lease] = field(default_factory=dict)
     sequences: int = 0
+    deviations: float = DEVIATIONS
     unread_prompt: float = 0.0  # prompt tokens of leases not yet past their first token
     _order: list[Lease] = field(default_factory=list)
     _is_sorted: bool = True
@@ -149,7 +151,7 @@ class Ledger:
         self._sort()
         return self._peak
 
-    def risk(self, deviations: float) -> float:
+    def risk(self) -> float:
         """How far above the projected peak chance may carry the occupancy, as a share of the peak.
 
         If `k` of `n` leases are expected to be there at some moment, each with probability `k/n`, the
@@ -159,7 +161,7 @@ class Ledger:
         """
         self._sort()
         if self._risk is None:
-            self._risk = self._chance(deviations) if self._points and deviations else 0.0
+            self._risk = self._chance() if self._points and self.deviations else 0.0
         return self._risk
 
     def peak_with(self, demand: Demand) -> float:
@@ -175,7 +177,8 @@ class Ledger:
             return peak
         if sequences > 1:
             later = [sequences * other for other in later]
-        return max(peak, held + max(map(add, self._points[place:], later)))
+        highest: float = max(map(add, self._points[place:], later))
+        return max(peak, held + highest)
 
     def peak_beside(self, demands: Sequence[Demand]) -> float:
         """The projected peak if all of these ran as well. O(n log n)."""
@@ -226,9 +229,9 @@ class Ledger:
         grown = [point + head.sequences * (left - starts_at) for point, left in later]
         return max(peak, head.held + max(grown)) if grown else peak
 
-    def _chance(self, deviations: float) -> float:
+    def _chance(self) -> float:
         present = len(self._points)
-        uncertain = deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
+        uncertain = self.deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
         worst = self._peak
         for index in range(0, present, 1 + present // MOMENTS):
             deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
