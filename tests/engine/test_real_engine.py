@@ -21,7 +21,7 @@ from tidegate.testing import EngineOptions, EngineSimulator
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 OUTPUT_TOKENS = 600
-BURST = [Job(words=250, output_tokens=OUTPUT_TOKENS, stream=index % 4 != 3) for index in range(96)]
+BURST = [Job(words=250, output_tokens=OUTPUT_TOKENS, stream=index % 4 != 3) for index in range(72)]
 VIP_KEY = "demo-vip-key"  # as examples/vllm/tidegate.toml names it
 VIPS = [Job(words=10, output_tokens=20, key=VIP_KEY, at_s=1.0 + 0.4 * index) for index in range(30)]
 
