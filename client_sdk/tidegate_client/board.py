@@ -82,6 +82,8 @@ class Turn:
         held: the lanes passed, with the ticket each gave (none while it was open).
         answering: the places it takes until its answer's body has ended, where those are limited.
         signal: wakes the caller.
+        until: the instant at which it can be expected to go.
+        appointed: it has come at a time that the server gave to it alone, and waits for nobody.
     """
 
     origin: Origin
@@ -93,6 +95,7 @@ class Turn:
     answering: list[tuple[Lane, Ticket]] = dataclasses.field(default_factory=list)
     signal: Signal | None = None
     until: float = 0.0
+    appointed: bool = False
 
 
 class Board:
@@ -129,7 +132,7 @@ class Board:
         with self._lock:
             while (lane := self._next_lane(turn)) is not None:
                 if turn.at is None:
-                    if lane.is_open(now):
+                    if lane.is_open(now) or (turn.appointed and lane.limit is None):
                         lane.sent(now)
                         turn.held.append((lane, None))
                         continue

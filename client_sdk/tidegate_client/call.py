@@ -201,15 +201,15 @@ class Call:
         timebase = self.setup.timebase
         now, draw = timebase.monotonic(), timebase.uniform
         silence = cooldown(outcome, self.policy) if isinstance(outcome, Answered) else None
-        alone = silence is None or silence.scope == "request"
-        if silence is None or alone:
+        if silence is None or silence.scope == "request":
             self.leave()
         else:
             part = part_key(self.request, silence.scope)
             self.setup.board.refused(self.turn, part, silence, now, draw, self.reason)
         self.not_before = 0.0
         if isinstance(self.decision, Resend):
-            if alone:
+            self.turn.appointed = self.decision.appointed
+            if silence is None or silence.scope == "request" or self.decision.appointed:
                 self.not_before = now + self.decision.floor_s + self.decision.range_s * draw()
-            elif silence is not None and self.decision.floor_s > silence.floor_s:
+            elif self.decision.floor_s > silence.floor_s:
                 self.not_before = now + self.decision.floor_s

@@ -6,6 +6,7 @@ Law: a test that uses `stack` says nothing about which of the four it runs on.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -105,3 +106,12 @@ class Scene:
         """Seconds between consecutive attempts as the server saw them."""
         at = [request.at for request in self.server.received]
         return [later - earlier for earlier, later in itertools.pairwise(at)]
+
+
+async def until(condition: Callable[[], object], ticks: int = 5000) -> None:
+    """Let the loop turn until `condition` holds; fails instead of hanging."""
+    for _ in range(ticks):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("what the test waits for did not come")

@@ -114,7 +114,7 @@ def test_two_digit_years_follow_the_fifty_year_rule(two_digits: str, year: int) 
     [
         (
             b'{"error": {"code": "BUSY", "reason": "queue_full", "scope": "class", "retry_after": 3}}',
-            Refusal(reason="queue_full", scope="class", wait_s=3.0),
+            Refusal(reason="queue_full", scope="class", wait_s=3.0, appointed=True),
         ),
         (
             b'{"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "pay"}}',

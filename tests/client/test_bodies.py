@@ -232,9 +232,8 @@ async def test_a_waiting_call_leaves_the_connection_to_others(engine: ScriptApp,
                 return response.json()
 
         waiting = asyncio.create_task(first())
-        while not engine.received:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
+        assert len(engine.received) == 1
 
         assert (await client.get(engine.url)).json() == "second"
         assert await waiting == "first"
@@ -247,9 +246,8 @@ async def test_cancelling_leaves_no_task_and_no_connection(engine: ScriptApp) ->
         policy=RetryPolicy(), limits=httpx.Limits(max_connections=1)
     ) as client:
         waiting = asyncio.create_task(client.get(engine.url))
-        while not engine.received:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
+        assert len(engine.received) == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

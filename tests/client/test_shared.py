@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.client.stacks import STACKS, Scene, Stack, every_stack
+from tests.client.stacks import STACKS, Scene, Stack, every_stack, until
 from tidegate_client import AsyncRetryTransport, RateLimited, RetryPolicy, RetryTransport, Why
 from tidegate_client.board import Board
 from tidegate_client.testing import FakeClock, Reply, ScriptedServer, answer, break_off, refuse
@@ -139,6 +139,29 @@ async def test_a_refusal_holds_up_only_what_it_covers(
         assert scene.clock.now - began >= 50
 
 
+async def test_appointments_are_kept_and_strangers_wait_for_the_last() -> None:
+    """Refusals that each name a time of their own: each call comes at its own, a new one after the last of them."""
+    clock = FakeClock(uniform=0.5)
+    told, came = [3, 9, 6], list[tuple[float, str]]()
+
+    async def server(request: httpx.Request) -> httpx.Response:
+        came.append((clock.now, request.headers["tidegate-attempt"]))
+        await clock.sleep(0.01)
+        if not told:
+            return httpx.Response(200)
+        error = {"scope": "class", "reason": "queue_full"}
+        return httpx.Response(429, headers={"retry-after": f"{told.pop(0)}"}, json={"error": error})
+
+    transport = AsyncRetryTransport(httpx.MockTransport(server), timebase=clock, board=Board())
+    async with httpx.AsyncClient(transport=transport) as client:
+        calls = [asyncio.create_task(client.get("http://engine/")) for _ in range(3)]
+        await until(lambda: not told)
+        await asyncio.gather(*calls, client.get("http://engine/"))
+
+    assert [attempt for _, attempt in came] == ["1", "1", "1", "2", "2", "2", "1"]
+    assert [at - 1000.01 for at, _ in came[3:]] == pytest.approx([3.15, 6.3, 9.45, 9.5], abs=0.01)
+
+
 @every_stack
 async def test_beyond_the_budget_siblings_fail_at_once_and_unsent(stack: Stack) -> None:
     """While an origin asks for more silence than a caller has, nothing is sent and the error says how
@@ -215,8 +238,7 @@ async def test_a_cancelled_wait_ends_at_once_and_holds_up_nobody(stack: Stack) -
     """
     scene = Scene(stack, refuse(20), refuse(20))
     first, second = (asyncio.create_task(scene.post()) for _ in range(2))
-    while sum(state.waiting for state in scene.board.snapshot(scene.clock.now)) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: sum(state.waiting for state in scene.board.snapshot(scene.clock.now)) == 2)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -246,8 +268,7 @@ async def test_a_cancelled_attempt_frees_its_place(stack: Stack) -> None:
     policy = RetryPolicy(slow_start=1)
     caller = stack.caller(stack.library.MockTransport(server), clock, board, policy=policy)
     stuck = asyncio.create_task(caller.request("GET", "http://engine/"))
-    while seen < 2:
-        await asyncio.sleep(0)
+    await until(lambda: seen == 2)
     stuck.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stuck
@@ -276,12 +297,10 @@ async def test_no_more_than_the_window_is_under_way_after_a_refusal() -> None:
     transport = AsyncRetryTransport(httpx.MockTransport(server), timebase=clock, board=Board())
     async with httpx.AsyncClient(transport=transport) as client:
         first = asyncio.create_task(client.get("http://engine/"))
-        while not seen:
-            await asyncio.sleep(0)
+        await until(lambda: seen)
         await asyncio.sleep(0)
         rest = [asyncio.create_task(client.get("http://engine/")) for _ in range(100)]
-        while clock.now < 1009:
-            await asyncio.sleep(0)
+        await until(lambda: clock.now >= 1009)
         assert most <= 8
         for task in (first, *rest):
             task.cancel()
@@ -306,7 +325,9 @@ def test_threads_share_too() -> None:
     with httpx.Client(transport=transport) as client:
         threads = [threading.Thread(target=client.get, args=("http://engine/",)) for _ in range(11)]
         threads[0].start()
-        while not arrivals or board.snapshot(time.monotonic())[0].waiting == 0:
+        for _ in range(2000):
+            if arrivals and board.snapshot(time.monotonic())[0].waiting:
+                break
             time.sleep(0.001)
         for thread in threads[1:]:
             thread.start()

@@ -275,7 +275,7 @@ def test_call_options_refuse_what_the_policy_refuses() -> None:
 @every_stack
 async def test_the_wait_is_told_as_it_begins(stack: Stack) -> None:
     """The event says why, how long, until when, which attempt of how many, and where."""
-    scene = Scene(stack, refuse(3, scope="tenant"))
+    scene = Scene(stack, refuse(3))
     began = scene.clock.now
     await scene.post()
 

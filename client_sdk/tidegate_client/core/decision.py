@@ -20,7 +20,7 @@ from .refusal import NO_REFUSAL, Refusal
 _ALWAYS_REFUSED = 429
 _REFUSED_WITH_ADVICE = frozenset({503, 529})
 _LOAD = _REFUSED_WITH_ADVICE | {_ALWAYS_REFUSED}
-_OF_ONE = 0.1
+_OF_AN_APPOINTMENT = 0.1
 """Jitter of a wait given to one request alone, over the wait: such a server spreads its callers out
 itself.
 """
@@ -98,12 +98,14 @@ class Resend:
     Attributes:
         room_s: the longest wait that still fits the caller's budget.
         asked_for: the server refused before work, or asked for the retry; others are charged to the budget.
+        appointed: the time is this request's own; it goes then, whatever the others wait for.
         reason, source, scope: for the event that tells the caller why it waits.
     """
 
     floor_s: float
     range_s: float
     asked_for: bool
+    appointed: bool
     reason: str
     source: str
     scope: str
@@ -201,9 +203,10 @@ def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decisi
     else:
         floor_s = max(named_s, policy.min_wait_s)
         range_s = growing_s(policy.jitter_base_s, policy.jitter_cap_s, progress.attempt)
-    if isinstance(outcome, Answered) and outcome.refusal.scope == "request" and named_s is not None:
+    if isinstance(outcome, Answered) and outcome.refusal.appointed and named_s is not None:
         range_s = min(
-            range_s, max(_OF_ONE * floor_s, growing_s(policy.min_wait_s, range_s, progress.attempt))
+            range_s,
+            max(_OF_AN_APPOINTMENT * floor_s, growing_s(policy.min_wait_s, range_s, progress.attempt)),
         )
     room_s = min(policy.wait_budget_s - progress.waited_s, progress.left_s)
     if floor_s + _ROOM_FOR_JITTER * range_s > room_s:
@@ -213,10 +216,10 @@ def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decisi
 
 def _described(outcome: Outcome, floor_s: float, range_s: float, named: bool) -> Resend:
     if isinstance(outcome, Failed):
-        return Resend(floor_s, range_s, False, f"{outcome.kind}_error", "none", "request")
+        return Resend(floor_s, range_s, False, False, f"{outcome.kind}_error", "none", "request")
     advice, refusal = outcome.advice, outcome.refusal
     source = advice.source if advice.wait_s is not None else "body" if named else "none"
     asked_for = named or advice.should_retry is True or outcome.status == _ALWAYS_REFUSED
-    return Resend(
-        floor_s, range_s, asked_for, refusal.reason or f"http_{outcome.status}", source, refusal.scope
-    )
+    appointed = named and refusal.appointed
+    reason = refusal.reason or f"http_{outcome.status}"
+    return Resend(floor_s, range_s, asked_for, appointed, reason, source, refusal.scope)

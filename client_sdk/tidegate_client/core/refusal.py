@@ -27,6 +27,8 @@ class Refusal:
         message: the server's words for a human.
         wait_s: the wait the body names, in seconds; used only when no header does.
         quota: the allowance is used up, so waiting does not help.
+        appointed: the time is this request's own. A server that says what a refusal covers (Tidegate) spreads
+            its callers out itself; who comes at another time than told loses its place.
     """
 
     reason: str = ""
@@ -34,6 +36,7 @@ class Refusal:
     message: str = ""
     wait_s: float | None = None
     quota: bool = False
+    appointed: bool = False
 
 
 NO_REFUSAL = Refusal()
@@ -57,6 +60,7 @@ def read_refusal(body: object) -> Refusal:
         message=_text(members, "message") or _text(members, "detail"),
         wait_s=_seconds(members.get("retry_after")),
         quota=any(word.lower() in _QUOTA for word in words),
+        appointed=scope in SCOPES,
     )
 
 
