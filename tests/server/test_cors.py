@@ -58,6 +58,12 @@ def test_pattern_must_match_whole_and_credentials_are_told() -> None:
     assert lines(options, A + ".evil") == {"vary": "Origin"}
 
 
+@pytest.mark.parametrize("origin", ["\r", "https://a.example\r", "https://a b", "https://" + "x" * 600])
+def test_an_odd_origin_is_never_echoed(origin: str) -> None:
+    """Whatever the pattern allows."""
+    assert lines(CorsOptions(allow_origin_regex=".*"), origin) == {"vary": "Origin"}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -25,6 +25,7 @@ EXPOSED = (
     "X-Request-Id",
     "Server-Timing",
 )
+_PLAIN = re.compile(r"[\x21-\x7e]{1,512}")  # an origin is echoed, so it must not hold a line break
 _EXPOSED_VALUE = ", ".join(EXPOSED).encode("ascii")
 
 
@@ -82,7 +83,7 @@ class Cors:
         if self._any:
             return [] if origin is None else self._allowing("*")
         vary = [(b"vary", b"Origin")]
-        if origin is None or not self._allows(origin):
+        if origin is None or not _PLAIN.fullmatch(origin) or not self._allows(origin):
             return vary
         return self._allowing(origin) + vary
 
