@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -106,3 +108,17 @@ def test_a_bad_option_is_told_with_the_way_out(field: str, value: object, told: 
         RetryPolicy(**{field: value})  # type: ignore[arg-type]
 
     assert told in str(caught.value)
+
+
+def test_the_reference_lists_every_option_with_its_default() -> None:
+    """The table in the docs has each field of RetryPolicy, in order, with its real default."""
+    text = (PACKAGE.parents[1] / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+    table = text.partition("## RetryPolicy")[2].partition("## What is sent again")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    names = [name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)]
+    defaults = [default.strip(" `") for _, cell in rows for default in cell.split(",")]
+
+    fields = dataclasses.fields(RetryPolicy)
+    assert names == [field.name for field in fields]
+    shown = ["none" if field.default == frozenset() else str(field.default) for field in fields]
+    assert defaults == [value.removesuffix(".0") for value in shown]

@@ -140,7 +140,7 @@ async def test_a_refusal_holds_up_only_what_it_covers(
 
 
 async def test_appointments_are_kept_and_strangers_wait_for_the_last() -> None:
-    """Refusals that each name a time of their own: each call comes at its own, a new one after the last of them."""
+    """Each call comes at the time named to it alone; a new one comes after the last of them."""
     clock = FakeClock(uniform=0.5)
     told, came = [3, 9, 6], list[tuple[float, str]]()
 
