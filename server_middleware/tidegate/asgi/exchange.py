@@ -103,11 +103,11 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """The app's `send`: pass on, then look."""
+        if self._is_superseded and not self._status:
+            return  # its caller is answered by us
         kind = message["type"]
         if kind == "http.response.body":
             self._on_body(message)
-        elif self._is_superseded and not self._status:
-            return  # its caller is answered by us
         elif kind in _STARTS:
             message = self._on_start(message)
         self.sending_since = self._around.clock()
