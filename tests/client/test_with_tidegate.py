@@ -1,0 +1,61 @@
+"""Both halves together: a real gate before a real app, and what its callers see of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.serving import serving
+from tidegate import AdmissionMiddleware, Settings
+from tidegate_client import AsyncClient, RateLimited, RetryPolicy, WaitEvent
+from tidegate_client.board import Board
+
+BODY = {"model": "m", "prompt": "hi", "max_tokens": 1}
+QUOTA: dict[str, Any] = {"requests_per_s": 10, "request_burst": 2}
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers at once."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+@pytest.fixture(autouse=True)
+def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test starts with no memory of the server."""
+    monkeypatch.setattr("tidegate_client.drivers.SHARED", Board())
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[str]:
+    """A gate that gives everybody ten requests a second after two."""
+    gated = AdmissionMiddleware(app, settings=Settings.load(default_tenant=QUOTA), probe=lambda: 0.1)
+    async with serving(gated) as url:
+        yield url
+
+
+async def test_ten_callers_get_ten_appointments_and_keep_them(gate: str) -> None:
+    """Refused by quota, each caller is told an instant of its own, comes then, and is let in."""
+    events: list[WaitEvent] = []
+    async with AsyncClient(base_url=gate, on_wait=events.append, timeout=10) as client:
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=BODY) for _ in range(10)))
+
+    assert [answer.status_code for answer in answers] == [200] * 10
+    assert len({event.call_id for event in events}) == len(events) == 8
+    assert {event.reason for event in events} == {"rate_limited"}
+
+
+async def test_an_impatient_caller_is_told_when(gate: str) -> None:
+    """With no time to wait, the typed error has the gate's exact time, reason and scope."""
+    async with AsyncClient(base_url=gate, policy=RetryPolicy(wait_budget_s=0), timeout=10) as client:
+        for _ in range(2):
+            await client.post("/v1/completions", json=BODY)
+        with pytest.raises(RateLimited) as caught:
+            await asyncio.gather(*(client.post("/v1/completions", json=BODY) for _ in range(3)))
+
+    assert caught.value.retry_after is not None
+    assert 0 < caught.value.retry_after < 1
+    assert (caught.value.reason, caught.value.scope) == ("rate_limited", "tenant")
