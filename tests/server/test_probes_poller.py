@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from tidegate.probes import ProbeError, ProbeGroup
 from tidegate.probes.poller import JITTER, Pace, Poller
 
 PACE = Pace(
-    interval_s=1.0, min_interval_s=0.25, idle_interval_s=2.0, max_backoff_s=10.0, timeout_s=0.05, near=0.1
+    interval_s=1.0, min_interval_s=0.25, idle_interval_s=2.0, max_backoff_s=10.0, timeout_s=30.0, near=0.1
 )
 
 
@@ -57,6 +57,14 @@ async def settle() -> None:
     """Let every task run as far as it can."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait, in real time, until it holds."""
+    end = asyncio.get_running_loop().time() + timeout_s
+    while not holds():
+        assert asyncio.get_running_loop().time() < end, "not in time"
+        await asyncio.sleep(0.01)
 
 
 class Source:
@@ -268,18 +276,17 @@ class Hanging(Source):
 async def test_a_hanging_source_is_timed_out_and_never_asked_twice_at_once() -> None:
     """Even one that swallows its cancellation is asked again only when it has come back."""
     source = Hanging(stubborn=True)
-    rig = Rig(source, sleep=asyncio.sleep, pace=Pace(interval_s=0.02, min_interval_s=0.01, timeout_s=0.03))
+    pace = Pace(interval_s=0.02, min_interval_s=0.01, max_backoff_s=0.05, timeout_s=0.03)
+    rig = Rig(source, sleep=asyncio.sleep, pace=pace)
     rig.poller.start()
-    await asyncio.sleep(0.2)
+    await until(lambda: len(rig.failures) >= 3)
 
     assert source.calls == 1
-    assert len(rig.failures) >= 2
     assert "within" in rig.failures[0][1]
     assert "not come back" in rig.failures[1][1]
     source.release.set()
-    await asyncio.sleep(0.3)
+    await until(lambda: bool(rig.readings))
     await rig.poller.stop()
-    assert rig.readings
 
 
 async def test_one_hanging_instance_delays_no_other() -> None:
@@ -391,10 +398,10 @@ async def test_starting_and_stopping_twice_does_nothing() -> None:
 async def test_stopping_ends_in_time_whatever_the_source_does() -> None:
     """A source that swallows its cancellation does not keep a server from stopping."""
     source = Hanging(stubborn=True)
-    rig = Rig(source)
+    rig = Rig(source, pace=Pace(timeout_s=0.05))
     rig.poller.start()
-    await asyncio.sleep(0.01)
-    await asyncio.wait_for(rig.poller.stop(), 2.0)
+    await settle()
+    await asyncio.wait_for(rig.poller.stop(), 20.0)
     source.release.set()
     await settle()
 

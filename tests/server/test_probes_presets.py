@@ -439,6 +439,29 @@ def test_figures_may_tell_engines_apart_by_fewer_labels(coarser: str) -> None:
     assert [(reading.instance, reading.kv_usage) for reading in apart] == [("e#0.7", 0.05), ("e#1.7", 0.15)]
 
 
+def test_a_total_beside_its_parts_is_not_added_to_them() -> None:
+    """Figures with a rank count, one without beside them is their total."""
+    lines = [
+        f'sglang:{name}{{dp_rank="{rank}"}} {rank + 1}' for name in ("num_queue_reqs",) for rank in (1, 2)
+    ]
+    lines += [f'sglang:token_usage{{dp_rank="{rank}"}} 0.5' for rank in (1, 2)] + ["sglang:num_queue_reqs 5"]
+
+    (reading,) = read("\n".join(lines).encode() + b"\n")
+
+    assert reading.waiting == 5
+
+
+def test_one_engine_s_limit_is_not_another_s() -> None:
+    """What one rank states of itself says nothing of the next."""
+    lines = [f'sglang:token_usage{{dp_rank="{rank}"}} 0.5' for rank in (0, 1)]
+    lines += ['sglang:page_size{dp_rank="0"} 16', 'sglang:context_len{dp_rank="0"} 4096']
+
+    first, second = read("\n".join(lines).encode() + b"\n", per_engine=True)
+
+    assert (first.block_tokens, first.max_model_tokens) == (16, 4096)
+    assert (second.block_tokens, second.max_model_tokens) == (None, None)
+
+
 def test_names_place_a_figure_elsewhere() -> None:
     """An override finds the renamed level, with labels and in an info metric's label too."""
     text = b'vllm:num_requests_running 3\nmy_level{pool="kv"} 0.9\nmy_level 0.1\nmy_info{size="7"} 1\n'
