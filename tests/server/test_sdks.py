@@ -128,7 +128,7 @@ async def off_loop(work: Callable[[], T]) -> T:
 
 async def test_openai_whole_and_streamed() -> None:
     """Chat, completions and Responses, as without a gate; the engine's usage has settled every lease."""
-    async with standing() as (b, app, url), openai.AsyncOpenAI(base_url=url + "/v1", api_key="k") as sdk:
+    async with standing() as (b, _app, url), openai.AsyncOpenAI(base_url=url + "/v1", api_key="k") as sdk:
         whole = await sdk.chat.completions.create(model="simulated", messages=ASKED, max_tokens=5)
         assert whole.usage is not None
         assert whole.choices[0].message.content
@@ -147,7 +147,7 @@ async def test_openai_whole_and_streamed() -> None:
 
 async def test_anthropic_whole_and_streamed() -> None:
     """Messages, both ways, with the SDK's own stream helper."""
-    async with standing() as (b, app, url), anthropic.AsyncAnthropic(base_url=url, api_key="k") as sdk:
+    async with standing() as (b, _app, url), anthropic.AsyncAnthropic(base_url=url, api_key="k") as sdk:
         whole = await sdk.messages.create(model="m", messages=ASKED, max_tokens=9)
         assert whole.usage.output_tokens == 2
         async with sdk.messages.stream(model="m", messages=ASKED, max_tokens=9) as stream:
@@ -211,12 +211,12 @@ async def test_sdks_retry_as_they_were_told_and_are_admitted_at_that_time() -> N
 async def test_what_can_never_be_is_not_retried(max_retries: int) -> None:
     """L7: 413 for a prompt beyond the cache, 400 beyond the burst; the SDKs ask once."""
     tenants = [{"name": "t", "keys": ["k"], "tokens_per_s": 1, "token_burst": 100}]
-    async with standing(Level(capacity_tokens=1000)) as (b, app, url):
+    async with standing(Level(capacity_tokens=1000)) as (b, _app, url):
         with openai_sdk(url, max_retries=max_retries) as sdk, pytest.raises(openai.APIStatusError) as caught:
             await off_loop(lambda: sdk.completions.create(model="m", prompt=[1] * 5000, max_tokens=1))
         assert caught.value.status_code == 413
         assert [e.reason for e in b.events if e.kind.value == "refused"] == ["prompt_too_large"]
-    async with standing(tenants=tenants) as (b, app, url):
+    async with standing(tenants=tenants) as (b, _app, url):
         with openai_sdk(url, max_retries=max_retries) as sdk, pytest.raises(openai.BadRequestError) as told:
             await off_loop(lambda: sdk.completions.create(model="m", prompt=[1] * 500, max_tokens=1))
         assert isinstance(told.value.body, dict)
