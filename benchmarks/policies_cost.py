@@ -95,13 +95,13 @@ class _Driver:
         return (time.thread_time_ns() - began) / 1000
 
 
-def decision_times(waiting: int) -> dict[str, Any]:
+def decision_times(waiting: int, samples: int = SAMPLES) -> dict[str, Any]:
     """Percentiles of `offer` (which queues), `cancel` and `release` (which starts the next), microseconds."""
     driver = _Driver(waiting)
     gc.collect()
     gc.freeze()
     offers, cancels, releases = [], [], []
-    for number in range(SAMPLES):
+    for number in range(samples):
         offers.append(driver.timed(driver.offer))
         cancels.append(driver.timed(driver.cancel_newest))
         if number % 10 == 0:
@@ -110,8 +110,8 @@ def decision_times(waiting: int) -> dict[str, Any]:
             driver.read()
     gc.unfreeze()
     row: dict[str, Any] = {"scenario": "one decision", "waiting": waiting, "leases": len(driver.running)}
-    for name, samples in (("offer", offers), ("cancel", cancels), ("release", releases)):
-        row |= {f"{name}_p50_us": percentile(samples, 0.5), f"{name}_p99_us": percentile(samples, 0.99)}
+    for name, times in (("offer", offers), ("cancel", cancels), ("release", releases)):
+        row |= {f"{name}_p50_us": percentile(times, 0.5), f"{name}_p99_us": percentile(times, 0.99)}
     return row
 
 

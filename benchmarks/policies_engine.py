@@ -241,7 +241,8 @@ class EventEngine:
         duration = self.options.step_s + count * self.options.decode_s_per_sequence
         while self._finish and self._finish[0][0] != self._finish[0][2].ends_at_step:
             heapq.heappop(self._finish)
-        steps = max(1, math.ceil((until_s - self.now_s) / duration - 1e-9))
+        reach = min((until_s - self.now_s) / duration, 1e9)  # nothing may be due at all
+        steps = max(1, math.ceil(reach - 1e-9))
         if self._finish:
             steps = min(steps, max(1, self._finish[0][0] - self._step))
         steps = self._steps_that_fit(steps)
