@@ -53,13 +53,13 @@ class Watch:
     def _checked_start(self, waiter: Waiter, instance: Instance, waited_s: float, now: float) -> Lease:
         was_alone = not instance.ledger.leases
         books = self.gate._books
-        ceilings = {books.dispatcher.ceiling(waiter.flow.band, now)}
+        ceilings = {books.dispatcher.ceiling(waiter.flow.band, now).share}
         oldest = waiter.flow.band.oldest()
         is_overdue = (
             oldest is not None and now - oldest.seated_at >= waiter.flow.band.options.starvation_bound_s
         )
         if is_overdue:
-            ceilings.add(books.dispatcher.top)
+            ceilings.add(books.dispatcher.top.share)
         state = instance.signal.state(now)
         is_open = state not in (State.BLIND, State.FROZEN) or self.gate.options.signal.on_blind == "local"
         limit = instance.limit(max(ceilings), now)
@@ -165,7 +165,7 @@ class Watch:
             if dispatcher._overdue_ticket is None:
                 kinds = LengthModel.kinds(head.ask.length_key, head.ask.max_output_tokens)
                 ceiling = dispatcher.ceiling(band, now)
-                placed = books.pool.place(head.ask, kinds, head.quantile, ceiling, dispatcher.top, now)
+                placed = books.pool.place(head.ask, kinds, head.quantile, ceiling, now)
                 assert placed[0] is not Verdict.FITS, "the head fits and still waits"
             return
 

@@ -75,7 +75,9 @@ class BlindBudget:
 
     def limiting(self, now: float, service_s: float) -> None:
         """The budget turned somebody away; after a quiet service time it grows."""
-        if now - self._changed_at >= service_s:
+        if self._changed_at == float("-inf"):
+            self._changed_at = now  # the quiet time begins
+        elif now - self._changed_at >= service_s:
             self._changed_at = now
             self.share = min(MOST, self.share + GROWTH)
             self.concurrency = min(self._start * MOST_CONCURRENCY_FACTOR, self.concurrency + 1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidegate.core.fair_queue import Band, FairQueue, Waiter
-from tidegate.core.instance import Instance, Verdict
+from tidegate.core.instance import Ceiling, Instance, Verdict
 from tidegate.core.ledger import Demand
 from tidegate.core.lengths import LengthModel
 from tidegate.core.options import GateOptions
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     verdict: Verdict
     instance: Instance
     demand: Demand
-    ceiling: float
+    ceiling: Ceiling
 
 
 class Dispatcher:
@@ -47,15 +47,17 @@ class Dispatcher:
         self._overdue_ticket: int | None = None
         self._scanned_at = float("-inf")
         self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
-        self.top = max(option.kv_ceiling for option in options.classes)
+        shares = [option.kv_ceiling for option in options.classes]
+        self._has_reserve = min(shares) < max(shares)
+        self.top = Ceiling(max(shares))
 
-    def ceiling(self, band: Band, now: float) -> float:
+    def ceiling(self, band: Band, now: float) -> Ceiling:
         """A class's own share of the capacity, or the top one while nobody needs the reserve."""
         own = band.options.kv_ceiling
         for other in self._queue.bands:
             if other.options.kv_ceiling > own and (other.running or now - other.seen_at <= RESERVE_S):
-                return own
-        return self.top
+                return Ceiling(own, is_lowered=True)
+        return Ceiling(self.top.share, is_top=self._has_reserve and own >= self.top.share)
 
     def next(self, now: float) -> Choice | None:
         """The request to start now, `None` if nobody may."""
@@ -126,7 +128,7 @@ class Dispatcher:
             return False
         if choice.waiter is overdue.waiter or choice.instance is not overdue.instance:
             return False
-        limit = choice.instance.limit(self.top, now)
+        limit = choice.instance.limit(self.top.share, now)
         if overdue.verdict is not Verdict.KV or limit is None:
             return True
         return choice.instance.ledger.peak_beside([overdue.demand, choice.demand]) > limit
@@ -159,9 +161,9 @@ class Dispatcher:
             return False
         return now - since <= bounds.max_pass_s
 
-    def _judge(self, waiter: Waiter, quantile: float, ceiling: float, now: float) -> Choice:
+    def _judge(self, waiter: Waiter, quantile: float, ceiling: Ceiling, now: float) -> Choice:
         kinds = LengthModel.kinds(waiter.ask.length_key, waiter.ask.max_output_tokens)
-        placed = self._pool.place(waiter.ask, kinds, quantile, ceiling, self.top, now)
+        placed = self._pool.place(waiter.ask, kinds, quantile, ceiling, now)
         return Choice(waiter, *placed, ceiling)
 
     def _may_pass(self, choice: Choice, head: Choice, now: float) -> bool:
@@ -171,7 +173,7 @@ class Dispatcher:
             return True
         if head.verdict is not Verdict.KV or not self._is_passable(head, now):
             return False
-        limit = choice.instance.limit(head.ceiling, now)
+        limit = choice.instance.limit(head.ceiling.share, now)
         if limit is None:
             return False
         ledger = choice.instance.ledger

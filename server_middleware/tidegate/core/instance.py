@@ -8,6 +8,7 @@ peak. It changes nothing. A lone request always runs: nothing would ever get eas
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
@@ -23,6 +24,14 @@ PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not th
 RATE_DECAY_PER_S = 0.01
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
+
+
+class Ceiling(NamedTuple):
+    """What a class may use: its share, and how it stands to the others."""
+
+    share: float  # of the capacity
+    is_lowered: bool = False  # a class above has a higher one, and needs it
+    is_top: bool = False  # its own is the highest there is: the others keep a reserve free for it
 
 
 class Verdict(Enum):
@@ -108,35 +117,35 @@ class Instance:
         whole = capacity * (1 - self.margin(now)) * self._ramp(now)
         return whole * ceiling - self.calibration.foreign_tokens
 
-    def verdict(self, demand: Demand, prompt: float, ceiling: float, top: float, now: float) -> Verdict:
-        """Whether a candidate may start now; `top` is the highest ceiling there is."""
+    def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float) -> Verdict:
+        """Whether a candidate may start now."""
         state = self.state(now)
         is_blind = state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
         if state is State.ASLEEP or (state is State.STALLED and self.ledger.leases):
             return Verdict.LEVEL
         if is_blind and self.options.signal.on_blind == "closed":
             return Verdict.BLIND
-        if self.signal.is_closed and not is_blind and state is not State.FROZEN:
+        if not is_blind and state is not State.FROZEN and self._is_closed_to(ceiling):
             return Verdict.LEVEL
         if not self.ledger.leases:
             return Verdict.FITS
         most = self.max_sequences
-        if most is not None and self.ledger.sequences + demand.sequences > max(1, int(most * ceiling)):
+        if most is not None and self.ledger.sequences + demand.sequences > max(1, int(most * ceiling.share)):
             return Verdict.SEQUENCES
         if is_blind and self.options.signal.on_blind == "open":
             return Verdict.FITS
         if not is_blind and self.signal.is_queueing(self.options.queue.max_waiting_in_engine):
             return Verdict.ENGINE_QUEUE
-        if self._exceeds_prefill(prompt, ceiling, top):
+        if self._exceeds_prefill(prompt, is_lowered=ceiling.is_lowered):
             return Verdict.PREFILL
-        return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
+        return self._kv_verdict(demand, ceiling.share, now, is_blind=is_blind)
 
     def _kv_verdict(self, demand: Demand, ceiling: float, now: float, *, is_blind: bool) -> Verdict:
         capacity, limit = self.capacity, self.limit(ceiling, now)
         if capacity is None or limit is None:
             return self._verdict_without_capacity(demand, is_blind=is_blind)
         held = self.ledger.held_tokens() + self.calibration.foreign_tokens
-        if held + demand.held > capacity * self.high_watermark:
+        if held + demand.held > capacity * self.high_watermark * ceiling:
             return Verdict.KV
         return Verdict.FITS if self.ledger.peak_with(demand) <= limit else Verdict.KV
 
@@ -152,13 +161,20 @@ class Instance:
         credited = reading.kv_usage + share * (self.admitted_since_reading + 1)
         return Verdict.FITS if credited <= self.high_watermark else Verdict.KV
 
-    def _exceeds_prefill(self, prompt: float, ceiling: float, top: float) -> bool:
+    def _is_closed_to(self, ceiling: Ceiling) -> bool:
+        """The top class waits for the watermark alone: hysteresis is for those who keep clear of it."""
+        if not (self.signal.is_closed and ceiling.is_top):
+            return self.signal.is_closed
+        level = self.level()
+        return level is not None and level >= self.high_watermark
+
+    def _exceeds_prefill(self, prompt: float, *, is_lowered: bool) -> bool:
         most: float | None = self.options.kv.max_prefill_tokens
         if most is None:
             most = self.prefill_rate * PREFILL_S if self.prefill_rate > 0 else None
         if most is None or self.ledger.unread_prompt <= 0:
             return False
-        return self.ledger.unread_prompt + prompt > (most if ceiling >= top else most * PREFILL_LOWER_SHARE)
+        return self.ledger.unread_prompt + prompt > (most * PREFILL_LOWER_SHARE if is_lowered else most)
 
     def _ramp(self, now: float) -> float:
         """The blind budget's share, and after a blind spell a ramp from it back to all."""

@@ -173,7 +173,7 @@ class Intake:
         kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
         dispatcher = self._books.dispatcher
         ceiling = dispatcher.ceiling(flow.band, now)
-        placed = self._books.pool.place(ask, kinds, quantile, ceiling, dispatcher.top, now)
+        placed = self._books.pool.place(ask, kinds, quantile, ceiling, now)
         return placed[0] is Verdict.FITS
 
     def _cost(self, ask: Ask, quantile: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.core.decisions import Ask
-from tidegate.core.instance import Instance, Verdict
+from tidegate.core.instance import Ceiling, Instance, Verdict
 from tidegate.core.ledger import Demand
 from tidegate.core.lengths import Kinds, LengthModel
 from tidegate.core.options import GateOptions
@@ -62,13 +62,13 @@ class Pool:
         return spoken or [self.by_name.get(DEFAULT) or self.named(DEFAULT)]
 
     def place(
-        self, ask: Ask, kinds: Kinds, quantile: float, ceiling: float, top: float, now: float
+        self, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float
     ) -> tuple[Verdict, Instance, Demand]:
         """The least loaded instance where it fits, or the one whose refusal is the most hopeful."""
         best: tuple[tuple[int, float], Verdict, Instance, Demand] | None = None
         for instance in self.candidates(ask):
             demand = self.demand(ask, kinds, quantile, instance)
-            verdict = instance.verdict(demand, ask.prompt_tokens, ceiling, top, now)
+            verdict = instance.verdict(demand, ask.prompt_tokens, ceiling, now)
             rank = 0 if verdict is Verdict.FITS else 1 + _EASIER_FIRST.index(verdict)
             load = instance.ledger.held_tokens() / (instance.capacity or 1.0)
             if best is None or (rank, load) < best[0]:

@@ -61,7 +61,7 @@ def class_statistics(band: Band, dispatcher: Dispatcher, now: float) -> ClassSta
         queued=band.queued,
         running=band.running,
         oldest_wait_s=0.0 if oldest is None else max(0.0, now - oldest.seated_at),
-        kv_ceiling=dispatcher.ceiling(band, now),
+        kv_ceiling=dispatcher.ceiling(band, now).share,
     )
 
 

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Plant one bug at a time in a copy of the core and see whether its tests notice.
+
+    .venv/bin/python scripts/planted_bugs.py            all bugs; exit code 1 if one survives
+    .venv/bin/python scripts/planted_bugs.py NAME ...    some of them
+
+Law of this file: a bug is one replacement of text that must match exactly once; the tree itself is never
+touched. A test suite that lets one of these through does not test what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "server_middleware"
+PROFILE = "--hypothesis-profile=no-shrink"  # that it fails is enough
+
+
+class Bug(NamedTuple):
+    """A replacement in one file of the core."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+
+
+BUGS = (
+    Bug("peak-forgets-growth", "ledger.py", "held + (before + sequences) * left)", "held)"),
+    Bug(
+        "charge-lost-on-drain",
+        "ledger.py",
+        "        if not lease.is_drained:\n            self._drop(lease)",
+        "        self._drop(lease)",
+    ),
+    Bug(
+        "lease-counts-as-finished",
+        "ledger.py",
+        "max(1.0, self.predicted - self.seen / self.sequences)",
+        "self.predicted - self.seen / self.sequences",
+    ),
+    Bug("release-twice", "running.py", "self._places.pop(ticket, None)", "self._places.get(ticket)"),
+    Bug("charge-not-made", "running.py", "        flow.running += 1\n", "        flow.running += 0\n"),
+    Bug(
+        "served-for-nothing",
+        "fair_queue.py",
+        "flow.counter += tokens / flow.tenant.limits.weight",
+        "flow.counter += 0.0",
+    ),
+    Bug(
+        "idle-credit-is-banked",
+        "fair_queue.py",
+        "flow.counter = max(flow.counter, least)",
+        "flow.counter = min(flow.counter, least)",
+    ),
+    Bug(
+        "bytes-leak", "fair_queue.py", "self.queued_bytes -= waiter.ask.body_bytes", "self.queued_bytes -= 0"
+    ),
+    Bug(
+        "expired-stays", "fair_queue.py", "self._expiries[0][0] < now or", "self._expiries[0][0] < now - 5 or"
+    ),
+    Bug(
+        "tenant-cap-ignored",
+        "tenants.py",
+        "self.running >= self.limits.max_concurrency",
+        "self.running > self.limits.max_concurrency",
+    ),
+    Bug(
+        "eviction-forgives",
+        "tenants.py",
+        "return self.quota is None or self.quota.is_full(now)",
+        "return True",
+    ),
+    Bug(
+        "cancel-wakes-nobody",
+        "cycle.py",
+        "        self._dispatch(effects, now)\n        while",
+        "        if arrival is not None:\n            self._dispatch(effects, now)\n        while",
+    ),
+    Bug(
+        "refusal-costs",
+        "cycle.py",
+        "quota.settle(-1.0, -waiter.charged_tokens, now)",
+        "quota.settle(0.0, 0.0, now)",
+    ),
+    Bug("no-look-planned", "cycle.py", "            self._look_at,\n", "            None,\n"),
+    Bug(
+        "ceiling-ignored",
+        "instance.py",
+        "return whole * ceiling - self.calibration.foreign_tokens",
+        "return whole - self.calibration.foreign_tokens",
+    ),
+    Bug(
+        "foreign-load-forgotten",
+        "instance.py",
+        "self.ledger.held_tokens() + self.calibration.foreign_tokens",
+        "self.ledger.held_tokens()",
+    ),
+    Bug(
+        "blind-is-empty",
+        "signal.py",
+        "        if self.reading is None or age_s is None:\n            return State.BLIND",
+        "        if self.reading is None or age_s is None:\n            return State.FRESH",
+    ),
+    Bug("no-hysteresis", "signal.py", "        elif level < low:", "        elif level < high:"),
+    Bug(
+        "share-follows-its-effect", "calibration.py", "if shortage > 0 and is_calm and", "if shortage > 0 and"
+    ),
+    Bug(
+        "share-rises-slowly",
+        "calibration.py",
+        "self._shift(prompts, surplus)",
+        "self._shift(prompts, surplus * FALL_RATE)",
+    ),
+    Bug(
+        "booking-claims-nothing",
+        "bucket.py",
+        "            self._claim(booking, 1)\n",
+        "            self.booked += 1\n",
+    ),
+    Bug(
+        "debt-takes-booked-refill",
+        "bucket.py",
+        "paid = min(self.debt, max(0.0, self.level - self.booked))",
+        "paid = min(self.debt, max(0.0, self.level))",
+    ),
+    Bug("one-slot-for-all", "retry_calendar.py", "        flow.tail_at = slot_at\n", ""),
+    Bug(
+        "told-wait-changes",
+        "retry_calendar.py",
+        "if known is not None and known.told_at > now:",
+        "if known is not None and known.told_at < now:",
+    ),
+    Bug(
+        "promoted-without-end",
+        "dispatch.py",
+        "if self._since_promotion >= BETWEEN_PROMOTIONS:",
+        "if self._since_promotion >= 0:",
+    ),
+    Bug(
+        "overdue-starves",
+        "dispatch.py",
+        "if overdue is None or self._passed_overdue < BETWEEN_PROMOTIONS:",
+        "if overdue is None or self._passed_overdue >= 0:",
+    ),
+    Bug(
+        "anyone-supersedes",
+        "running.py",
+        "if place is None or place[0].ask.digest != ask.digest or",
+        "if place is None or",
+    ),
+    Bug("superseded-while-watched", "running.py", "return place[0] if has_left else None", "return place[0]"),
+    Bug(
+        "early-return-jumps",
+        "intake.py",
+        "now < slot.told_at - EARLY_S and not self._is_free",
+        "now < slot.told_at - 1e9 and not self._is_free",
+    ),
+    Bug(
+        "survivors-only",
+        "lengths.py",
+        "censored = sorted([*under_way, *self.cut])",
+        "censored = sorted(self.cut)",
+    ),
+    Bug("rate-measures-demand", "rates.py", "if self._is_loaded and elapsed_s:", "if elapsed_s:"),
+)
+
+
+def plant(bug: Bug, target: Path) -> None:
+    """Copy the package and spoil one line of it."""
+    shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    path = target / "tidegate" / "core" / bug.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(bug.right) != 1:
+        raise SystemExit(
+            f"{bug.name}: its text stands {text.count(bug.right)} times in {bug.file}, not once."
+        )
+    path.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+
+
+def is_caught(bug: Bug) -> tuple[bool, str]:
+    """Whether the tests of the core fail on this bug, and by which test."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "server_middleware"
+        plant(bug, target)
+        environment = {**os.environ, "PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/core",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            PROFILE,
+        ]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return done.returncode == 1 and bool(failed), failed[0].split(" - ")[0] if failed else ""
+
+
+def main() -> int:
+    """Command line entry."""
+    wanted = set(sys.argv[1:])
+    unknown = wanted - {bug.name for bug in BUGS}
+    if unknown:
+        raise SystemExit(f"no such bug: {', '.join(sorted(unknown))}")
+    survivors = []
+    for bug in BUGS:
+        if wanted and bug.name not in wanted:
+            continue
+        caught, by = is_caught(bug)
+        print(f"{'caught  ' if caught else 'SURVIVED'} {bug.name:28s} {by}", flush=True)
+        if not caught:
+            survivors.append(bug.name)
+    print(f"{len(survivors)} survived" if survivors else "every bug was caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
