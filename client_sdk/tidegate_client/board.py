@@ -7,95 +7,16 @@ remembered is bounded, and one with callers waiting is never forgotten.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from typing import Any
 
-from .core.budget import RetryBudget
-from .core.concurrency import Limit
 from .core.decision import Cooldown
 from .core.lane import Lane, Ticket, Uniform
 from .core.policy import RetryPolicy
-from .core.throttle import Throttle
-from .timebase import Signal
+from .identity import origin_name
+from .origins import Origin, OriginState, Part, Turn
 
 MAX_ORIGINS = 1024
-_MAX_PARTS = 64
-Part = tuple[str, str]
-"""A class or a model: what kind of thing, and its name."""
-_BUDGET = 100.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OriginState:
-    """One origin as it stands. Two credentials on one server are two of these.
-
-    Attributes:
-        origin: scheme, host and port.
-        waiting: calls that wait for their turn.
-        quiet_s: seconds until the server wants to hear from us again, 0 when it does already.
-        retry_budget: unadvised retries left.
-    """
-
-    origin: str
-    waiting: int
-    quiet_s: float
-    retry_budget: float
-
-
-class Origin:
-    """A server as seen with one credential: a lane for all of it, and one per class or model that was
-    refused.
-    """
-
-    def __init__(self, name: str, policy: RetryPolicy) -> None:
-        self.name = name
-        self.slow_start = policy.slow_start
-        self.lane = Lane(policy.slow_start, Limit(policy.concurrency) if policy.concurrency else None)
-        self.throttle = Throttle(policy.throttle_k) if policy.throttle_k else None
-        self.parts: dict[Part, Lane] = {}
-        self.budget = RetryBudget(_BUDGET)
-        self.reason = ""
-
-    def lanes(self) -> list[Lane]:
-        """All lanes, the narrow ones first."""
-        return [*self.parts.values(), self.lane]
-
-    def part(self, key: Part) -> Lane:
-        """The lane of a class or model, made on its first refusal."""
-        if key not in self.parts and len(self.parts) >= _MAX_PARTS:
-            idle = next((name for name, lane in self.parts.items() if lane.waiting == 0), None)
-            if idle is None:
-                return self.lane
-            del self.parts[idle]
-        return self.parts.setdefault(key, Lane(self.slow_start))
-
-
-@dataclasses.dataclass(slots=True)
-class Turn:
-    """One attempt on its way through the lanes that concern it.
-
-    Attributes:
-        order: arrival of the call; lower goes first.
-        latest: the instant at which the caller stops waiting.
-        parts: the class and model the request belongs to, worked out only when some lane asks.
-        held: the lanes passed, with the ticket each gave (none while it was open).
-        answering: the places it takes until its answer's body has ended, where those are limited.
-        signal: wakes the caller.
-        until: the instant at which it can be expected to go.
-        appointed: it has come at a time that the server gave to it alone, and waits for nobody.
-    """
-
-    origin: Origin
-    order: int
-    latest: float
-    parts: Callable[[], Iterable[Part]]
-    held: list[tuple[Lane, Ticket | None]] = dataclasses.field(default_factory=list)
-    at: tuple[Lane, Ticket] | None = None
-    answering: list[tuple[Lane, Ticket]] = dataclasses.field(default_factory=list)
-    signal: Signal | None = None
-    until: float = 0.0
-    appointed: bool = False
 
 
 class Board:
@@ -113,12 +34,12 @@ class Board:
         self._waiting: dict[Ticket, Turn] = {}
         self._lock = threading.Lock()
 
-    def origin(self, key: object, name: str, policy: RetryPolicy) -> Origin:
+    def origin(self, key: object, request: Any, policy: RetryPolicy) -> Origin:
         """The origin under `key`, made by the policy of its first caller when it is new."""
         with self._lock:
             origin = self._origins.get(key)
             if origin is None:
-                origin = self._origins[key] = Origin(name, policy)
+                origin = self._origins[key] = Origin(origin_name(request), policy)
                 self._forget()
             else:
                 self._origins.move_to_end(key)
@@ -130,6 +51,11 @@ class Board:
         `turn.until` then holds the instant at which the attempt can be expected to go.
         """
         with self._lock:
+            origin = turn.origin
+            if not origin.parts and turn.at is None and not turn.held and origin.lane.is_open(now):
+                origin.lane.sent(now)
+                turn.held.append((origin.lane, None))
+                return None
             while (lane := self._next_lane(turn)) is not None:
                 if turn.at is None:
                     if lane.is_open(now) or (turn.appointed and lane.limit is None):

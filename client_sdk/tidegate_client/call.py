@@ -29,12 +29,12 @@ from .core.decision import (
 )
 from .core.policy import RetryPolicy
 from .fields import advice_from, refusal_from
-from .identity import origin_key, origin_name, part_key, part_keys
+from .identity import headers_sent, origin_key, part_key, part_keys
 from .library import Library
 from .options import current_options
 from .replay import can_replay
 from .spent import Spent, continued, remember, target_of
-from .stamp import SDK_ATTEMPT_HEADER, Timeouts, counted_by_sdk, key, stamp
+from .stamp import Timeouts, counted_by_sdk, key, stamp
 from .streams import counted
 from .timebase import Timebase
 from .waits import OnWait
@@ -68,15 +68,18 @@ class Call:
         self.decision: Decision = Deliver()
         self.answered: Answered | None = None
         self.last_response: Any = None
-        spent = continued(request)
-        self.attempt = max(spent.attempts if spent else 0, counted_by_sdk(request))
+        sent = headers_sent(request)
+        sdk_count = counted_by_sdk(sent)
+        spent = continued(request, sdk_count)
+        self.attempt = max(spent.attempts if spent else 0, sdk_count or 0)
         self.waited_s = spent.waited_s if spent else 0.0
         self.started = spent.started if spent else setup.timebase.monotonic()
         self._spent = spent
-        self._key = key(request, spent.key if spent else None) if self.policy.announce else None
+        self._sdk_numbers = sdk_count is not None
+        self._key = key(request, sent, spent.key if spent else None) if self.policy.announce else None
         self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
-        origin = setup.board.origin(origin_key(request), origin_name(request), self.policy)
+        origin = setup.board.origin(origin_key(request, sent), request, self.policy)
         self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
 
     @property
@@ -116,7 +119,7 @@ class Call:
         self.attempt += 1
         left_s = self.left_s
         if self.policy.announce:
-            stamp(self.request, self.attempt, left_s)
+            stamp(self.request, self.attempt, left_s, sdk_numbers=self._sdk_numbers)
         if self._timeouts is not None and left_s is not None:
             self._timeouts.cap(left_s)
         return self.request
@@ -169,7 +172,7 @@ class Call:
         elif isinstance(error, self.setup.library.read_errors):
             kind = "read"
         resend = self._decide(Failed(kind))  # type: ignore[arg-type]
-        if not resend and SDK_ATTEMPT_HEADER in self.request.headers:
+        if not resend and self._sdk_numbers:
             target = target_of(self.request)
             remember(Spent(target, self.attempt, self.waited_s, self.started, self._key, error))
         return resend

@@ -148,7 +148,14 @@ def _noted(call: Call) -> Iterator[None]:
 
 
 class _Headers(dict[str, str]):
-    """Headers by lower-case name, with the one method of httpx's that is used on an answer."""
+    """Headers by lower-case name, with the two views of httpx's that are used here."""
+
+    @property
+    def raw(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+            for name, value in self.items()
+        ]
 
     def multi_items(self) -> list[tuple[str, str]]:
         return list(self.items())

@@ -6,20 +6,28 @@ Law: a credential is used as a key only, hashed; it is never shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-_CREDENTIALS = ("authorization", "x-api-key", "api-key")
+_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 _CLASS_HEADER = "x-tidegate-priority"
 _BODY_BYTES = 4 * 1024 * 1024
 
+Sent = Mapping[bytes, bytes]
+"""A request's headers by lower-case name; looked through once per call, since every call pays for it."""
 
-def origin_key(request: Any) -> Hashable:
-    """The origin of `request` (httpx or httpx2) and its credential."""
-    url, headers = request.url, request.headers
+
+def headers_sent(request: Any) -> Sent:
+    """The headers of `request` (httpx or httpx2)."""
+    return {name.lower(): value for name, value in request.headers.raw}
+
+
+def origin_key(request: Any, sent: Sent) -> Hashable:
+    """The origin of `request` and its credential."""
+    url = request.url
     for name in _CREDENTIALS:
-        if credential := headers.get(name):
-            return url.scheme, url.netloc, hash(credential)
+        if name in sent:
+            return url.scheme, url.netloc, hash(sent[name])
     return url.scheme, url.netloc, None
 
 

@@ -12,8 +12,6 @@ import contextvars
 import dataclasses
 from typing import Any
 
-from .stamp import SDK_ATTEMPT_HEADER
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spent:
@@ -39,14 +37,13 @@ class Spent:
 _last: contextvars.ContextVar[Spent | None] = contextvars.ContextVar("tidegate_spent", default=None)
 
 
-def continued(request: Any) -> Spent | None:
-    """The call that `request` is a further try of, None for a new call."""
+def continued(request: Any, sdk_count: int | None) -> Spent | None:
+    """The call that `request` is a further try of (`sdk_count` times tried before); None for a new call."""
     spent = _last.get()
     if spent is None:
         return None
     _last.set(None)
-    is_retry = request.headers.get(SDK_ATTEMPT_HEADER, "0") != "0"
-    return spent if is_retry and spent.target == target_of(request) else None
+    return spent if sdk_count and spent.target == target_of(request) else None
 
 
 def remember(spent: Spent) -> None:

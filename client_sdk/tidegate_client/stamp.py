@@ -10,19 +10,23 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from .identity import Sent
+
 ATTEMPT_HEADER = "tidegate-attempt"
 SDK_ATTEMPT_HEADER = "x-stainless-retry-count"
+_SDK_ATTEMPT = SDK_ATTEMPT_HEADER.encode()
 _KEYED_METHODS = frozenset({"POST", "PATCH"})
 _OWN_KEY = "tidegate_idempotency_key"
 
 
-def stamp(request: Any, attempt: int, left_s: float | None) -> None:
+def stamp(request: Any, attempt: int, left_s: float | None, *, sdk_numbers: bool) -> None:
     """Number the attempt (from 1) and say for how many seconds the caller stays (None: no limit).
 
-    SDKs that number their own attempts (OpenAI, Anthropic and kin) keep their header, counted on.
+    SDKs that number their own attempts (OpenAI, Anthropic and kin: `sdk_numbers`) keep their header,
+    counted on.
     """
     headers = request.headers
-    if SDK_ATTEMPT_HEADER in headers:
+    if sdk_numbers:
         headers[SDK_ATTEMPT_HEADER] = str(attempt - 1)
     else:
         headers[ATTEMPT_HEADER] = str(attempt)
@@ -30,28 +34,29 @@ def stamp(request: Any, attempt: int, left_s: float | None) -> None:
         headers["prefer"] = f"wait={max(1, int(left_s))}"
 
 
-def counted_by_sdk(request: Any) -> int:
-    """How many tries an SDK on top says it has made of this call before."""
-    count = request.headers.get(SDK_ATTEMPT_HEADER, "")
-    return int(count) if count.isascii() and count.isdigit() and len(count) < 6 else 0
+def counted_by_sdk(sent: Sent) -> int | None:
+    """How many tries an SDK on top says it has made of this call before; None when none counts."""
+    count = sent.get(_SDK_ATTEMPT)
+    if count is None:
+        return None
+    return int(count) if count.isdigit() and len(count) < 6 else 0
 
 
-def key(request: Any, former: str | None) -> str | None:
+def key(request: Any, sent: Sent, former: str | None) -> str | None:
     """Give a request that makes something an `Idempotency-Key`; returns it, None when none of ours is there.
 
     A key of the caller's own stays. One of ours is renewed when the same request object is sent as a new
     call; `former` is the key of the call that this one continues.
     """
-    if request.method not in _KEYED_METHODS or request.headers.get("idempotency-key") != _own(request):
+    if request.method not in _KEYED_METHODS:
+        return None
+    there = sent.get(b"idempotency-key")
+    if there is not None and there.decode("latin-1") != request.extensions.get(_OWN_KEY):
         return None
     chosen = former or f'"{uuid.uuid4()}"'
     request.headers["idempotency-key"] = chosen
     request.extensions = {**request.extensions, _OWN_KEY: chosen}
     return chosen
-
-
-def _own(request: Any) -> Any:
-    return request.extensions.get(_OWN_KEY)
 
 
 class Timeouts:
