@@ -11,7 +11,7 @@ import itertools
 import math
 from typing import Any
 
-from .board import Board, Turn
+from .board import Board
 from .core.advice import Advice
 from .core.decision import (
     Answered,
@@ -32,6 +32,7 @@ from .fields import advice_from, refusal_from
 from .identity import headers_sent, origin_key, part_key, part_keys
 from .library import Library
 from .options import current_options
+from .origins import Turn
 from .replay import can_replay
 from .spent import Spent, continued, remember, target_of
 from .stamp import Timeouts, counted_by_sdk, key, stamp
