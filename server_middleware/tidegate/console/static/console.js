@@ -196,7 +196,7 @@ function showRefusals(state) {
   byId("refusals").replaceChildren(...(rows.length > 0 ? rows : [element("li", "Nothing has been refused.")]));
   byId("booked").textContent = figure(state.booked_slots);
   const rates = [
-    ["Completions", `${rate(state.completions_per_s)}/s`],
+    ["Completed while others wait", `${rate(state.completions_per_s)}/s`],
     ["Admitted so far", figure(state.admitted)],
     ["Bodies waiting", `${short.format(state.queued_bytes)}B`],
   ];
