@@ -94,7 +94,7 @@ BUGS = (
     Bug(
         "ceiling-ignored",
         "instance.py",
-        "return whole * ceiling - self.calibration.foreign_tokens",
+        "return whole * ceiling.share - self.calibration.foreign_tokens",
         "return whole - self.calibration.foreign_tokens",
     ),
     Bug(
@@ -141,14 +141,14 @@ BUGS = (
     Bug(
         "promoted-without-end",
         "dispatch.py",
-        "if self._since_promotion >= BETWEEN_PROMOTIONS:",
-        "if self._since_promotion >= 0:",
+        "if oldest is None or band.since_served < BETWEEN_PROMOTIONS:",
+        "if oldest is None:",
     ),
     Bug(
         "overdue-starves",
         "dispatch.py",
-        "if overdue is None or self._passed_overdue < BETWEEN_PROMOTIONS:",
-        "if overdue is None or self._passed_overdue >= 0:",
+        "if overdue is None or overdue.waiter.flow.band.since_served < 2 * BETWEEN_PROMOTIONS:",
+        "if overdue is None or overdue:",
     ),
     Bug(
         "anyone-supersedes",

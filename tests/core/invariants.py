@@ -53,16 +53,17 @@ class Watch:
     def _checked_start(self, waiter: Waiter, instance: Instance, waited_s: float, now: float) -> Lease:
         was_alone = not instance.ledger.leases
         books = self.gate._books
-        ceilings = {books.dispatcher.ceiling(waiter.flow.band, now).share}
+        ceilings = {books.dispatcher.ceiling(waiter.flow.band, now)}
         oldest = waiter.flow.band.oldest()
         is_overdue = (
             oldest is not None and now - oldest.seated_at >= waiter.flow.band.options.starvation_bound_s
         )
         if is_overdue:
-            ceilings.add(books.dispatcher.top.share)
+            ceilings.add(books.dispatcher.top)
         state = instance.signal.state(now)
         is_open = state not in (State.BLIND, State.FROZEN) or self.gate.options.signal.on_blind == "local"
-        limit = instance.limit(max(ceilings), now)
+        limits = [instance.limit(ceiling, now) for ceiling in ceilings]
+        limit = max((limit for limit in limits if limit is not None), default=None)
         lease = self._start(waiter, instance, waited_s, now)
         self.grants_checked += 1
         assert now <= waiter.latest_start_at, "granted after its deadline"
@@ -162,7 +163,7 @@ class Watch:
             assert head is not None, "somebody could go, and the class offers nobody"
             least = min(waiter.flow.counter for waiter in candidates)
             assert head.flow.counter == pytest.approx(least), "not this tenant's turn"
-            if dispatcher._overdue_ticket is None:
+            if not dispatcher.has_overdue:
                 kinds = LengthModel.kinds(head.ask.length_key, head.ask.max_output_tokens)
                 ceiling = dispatcher.ceiling(band, now)
                 placed = books.pool.place(head.ask, kinds, head.quantile, ceiling, now)

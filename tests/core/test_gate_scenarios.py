@@ -599,6 +599,7 @@ def test_settings_of_backoff_and_blindness_reach_the_gate() -> None:
         for n in range(5)
     ]
     assert [isinstance(decision, Admit) for decision in decisions] == [True] * 3 + [False] * 2
-    step = gate.release(0, Settlement(ending=Ending.COMPLETED), 0.1, half)
+    step = gate.advance(0.05, half)
+    assert step.wake_at == pytest.approx(0.1)
+    step = gate.release(0, Settlement(ending=Ending.ABANDONED), 0.06, half)
     assert [admit.ticket for admit in step.grants] == [3]
-    assert step.wake_at == pytest.approx(0.2)

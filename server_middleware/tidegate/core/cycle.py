@@ -40,6 +40,8 @@ class Cycle:
         """Bring the queue to rest; `arrival` is the waiter just seated, whose decision is wanted."""
         for waiter in self._books.queue.expired(now):
             self.turn_away(waiter, Reason.WAIT_EXPIRED, effects, now, uniform)
+        if self.blocked_by is not None:
+            self._books.pool.limited(now)
         self._dispatch(effects, now)
         while self._make_room(effects, now, uniform, arrival) or self._expire_at(effects, now, uniform):
             self._dispatch(effects, now)
@@ -79,8 +81,6 @@ class Cycle:
                 break
             effects.grants.append(self._start(choice, now))
         self.blocked_by = self._books.dispatcher.blocked_by if len(self._books.queue) else None
-        if self.blocked_by is not None:
-            self._books.pool.limited(now)
 
     def _start(self, choice: Choice, now: float) -> Admit:
         waiter, instance = choice.waiter, choice.instance

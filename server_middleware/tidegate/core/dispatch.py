@@ -1,8 +1,9 @@
 """Who starts next.
 
 Law of this file: it chooses and changes nothing but its own counters. Classes go in order. The overdue
-head of a lower class is promoted, at most one dispatch in four, and is judged at the top ceiling; once
-three more have gone before it, none passes beside which it would not fit, or else it would starve. A head
+head of a class that had none of the last three dispatches is promoted, and is judged at the top ceiling;
+once three more have gone before it, none passes beside which it would not fit, or else it would starve. So
+a lower class gets one dispatch in four at least, and one that is served anyway takes no reserve. A head
 blocked by the KV ledger may be passed by a request that will be out of its way, a bounded number of times.
 """
 
@@ -42,9 +43,7 @@ class Dispatcher:
         self._options = options
         self._queue = queue
         self._pool = pool
-        self._since_promotion = BETWEEN_PROMOTIONS
-        self._passed_overdue = 0
-        self._overdue_ticket: int | None = None
+        self._overdue: Choice | None = None  # at the last look
         self._scanned_at = float("-inf")
         self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
         shares = [option.kv_ceiling for option in options.classes]
@@ -61,11 +60,9 @@ class Dispatcher:
 
     def next(self, now: float) -> Choice | None:
         """The request to start now, `None` if nobody may."""
-        overdue = self._overdue(now)
+        overdue = self._overdue = self._find_overdue(now)
         if overdue is not None and overdue.verdict is Verdict.FITS:
-            if self._since_promotion >= BETWEEN_PROMOTIONS:
-                return overdue
-            overdue = None
+            return overdue
         blocked: list[Choice] = []
         for waiter in self._in_order(blocked, now):
             quantile = max(waiter.quantile, PASSER_QUANTILE) if blocked else waiter.quantile
@@ -82,14 +79,11 @@ class Dispatcher:
         return None
 
     def started(self, choice: Choice) -> None:
-        """Count a dispatch: against the promotions, the overdue head, and the heads it passed."""
+        """Count a dispatch: against the other classes' patience, and the heads it passed."""
         waiter = choice.waiter
-        is_promotion = waiter.ask.ticket == self._overdue_ticket
-        self._since_promotion = 0 if is_promotion else self._since_promotion + 1
-        if is_promotion:
-            self._overdue_ticket, self._passed_overdue = None, 0
-        elif self._overdue_ticket is not None:
-            self._passed_overdue += 1
+        for band in self._queue.bands:
+            band.since_served += 1
+        waiter.flow.band.since_served = 0
         for band in self._queue.bands[: waiter.flow.band.rank + 1]:
             head = band.head()
             if head is not None and head is not waiter and head.blocked_since is not None:
@@ -104,31 +98,31 @@ class Dispatcher:
                 instants.append(oldest.seated_at + band.options.starvation_bound_s)
         return min((instant for instant in instants if instant > now), default=None)
 
-    def _overdue(self, now: float) -> Choice | None:
+    @property
+    def has_overdue(self) -> bool:
+        """Whether a class was waiting for its promotion at the last look."""
+        return self._overdue is not None
+
+    def _find_overdue(self, now: float) -> Choice | None:
         """The longest overdue class's head, judged at the top ceiling."""
         worst: tuple[float, Waiter] | None = None
         for band in self._queue.bands:
             oldest = band.oldest()
-            if oldest is None:
+            if oldest is None or band.since_served < BETWEEN_PROMOTIONS:
                 continue
             late_s = now - oldest.seated_at - band.options.starvation_bound_s
             head = band.head() if late_s >= 0 else None
             if head is not None and (worst is None or late_s > worst[0]):
                 worst = (late_s, head)
-        if worst is None:
-            self._overdue_ticket = None
-            return None
-        if self._overdue_ticket != worst[1].ask.ticket:
-            self._overdue_ticket, self._passed_overdue = worst[1].ask.ticket, 0
-        return self._judge(worst[1], worst[1].quantile, self.top, now)
+        return None if worst is None else self._judge(worst[1], worst[1].quantile, self.top, now)
 
     def _starves(self, overdue: Choice | None, choice: Choice, now: float) -> bool:
         """Whether starting this one keeps an overdue head out that has let enough others pass."""
-        if overdue is None or self._passed_overdue < BETWEEN_PROMOTIONS:
+        if overdue is None or overdue.waiter.flow.band.since_served < 2 * BETWEEN_PROMOTIONS:
             return False
         if choice.waiter is overdue.waiter or choice.instance is not overdue.instance:
             return False
-        limit = choice.instance.limit(self.top.share, now)
+        limit = choice.instance.limit(self.top, now)
         if overdue.verdict is not Verdict.KV or limit is None:
             return True
         return choice.instance.ledger.peak_beside([overdue.demand, choice.demand]) > limit
@@ -173,7 +167,7 @@ class Dispatcher:
             return True
         if head.verdict is not Verdict.KV or not self._is_passable(head, now):
             return False
-        limit = choice.instance.limit(head.ceiling.share, now)
+        limit = choice.instance.limit(head.ceiling, now)
         if limit is None:
             return False
         ledger = choice.instance.ledger

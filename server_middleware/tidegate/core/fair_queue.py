@@ -19,6 +19,7 @@ from tidegate.core.decisions import Ask
 from tidegate.core.options import ClassOptions, QueueOptions
 from tidegate.core.tenants import Tenant
 
+SERVED_LONG_AGO = 3
 COMPACT_ABOVE = 64  # heap entries that may be out of date before a heap is rebuilt
 
 
@@ -99,6 +100,7 @@ class Band:
         self.running = 0
         self.seen_at = float("-inf")  # last time somebody of this class asked
         self.active_weight = 0.0  # of tenants queued, running or booked
+        self.since_served = SERVED_LONG_AGO  # dispatches of other classes since its last one
         self.floor = 0.0  # least counter served of late; nobody returns below it
         self.order: OrderedDict[int, Waiter] = OrderedDict()  # by seating
         self._heap: list[tuple[float, int, Flow]] = []

@@ -91,9 +91,14 @@ class Instance:
         """Of completed leases here."""
         return self.service_s.value or DEFAULT_SERVICE_S
 
-    def margin(self, now: float) -> float:
-        """The adaptive margin, or what chance may add to the peak where that is more; wider while stale."""
-        margin = max(self.calibration.margin, self.ledger.risk())
+    def margin(self, now: float, *, is_top: bool = False) -> float:
+        """The adaptive margin, or what chance may add to the peak where that is more; wider while stale.
+
+        What is kept free for chance is open to the top class: it is small, and it must not wait.
+        """
+        margin = self.calibration.margin
+        if not is_top:
+            margin = max(margin, self.ledger.risk())
         return min(self.options.kv.margin_max, margin + self.signal.extra_margin(now))
 
     def level(self) -> float | None:
@@ -109,13 +114,13 @@ class Instance:
         self.is_above_watermark()
         return self.signal.state(now)
 
-    def limit(self, ceiling: float, now: float) -> float | None:
+    def limit(self, ceiling: Ceiling, now: float) -> float | None:
         """Tokens the projected peak of our leases may reach, `None` while the capacity is unknown."""
         capacity = self.capacity
         if capacity is None:
             return None
-        whole = capacity * (1 - self.margin(now)) * self._ramp(now)
-        return whole * ceiling - self.calibration.foreign_tokens
+        whole = capacity * (1 - self.margin(now, is_top=ceiling.is_top)) * self._ramp(now)
+        return whole * ceiling.share - self.calibration.foreign_tokens
 
     def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float) -> Verdict:
         """Whether a candidate may start now."""
@@ -138,14 +143,14 @@ class Instance:
             return Verdict.ENGINE_QUEUE
         if self._exceeds_prefill(prompt, is_lowered=ceiling.is_lowered):
             return Verdict.PREFILL
-        return self._kv_verdict(demand, ceiling.share, now, is_blind=is_blind)
+        return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
 
-    def _kv_verdict(self, demand: Demand, ceiling: float, now: float, *, is_blind: bool) -> Verdict:
+    def _kv_verdict(self, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool) -> Verdict:
         capacity, limit = self.capacity, self.limit(ceiling, now)
         if capacity is None or limit is None:
             return self._verdict_without_capacity(demand, is_blind=is_blind)
         held = self.ledger.held_tokens() + self.calibration.foreign_tokens
-        if held + demand.held > capacity * self.high_watermark * ceiling:
+        if held + demand.held > capacity * self._watermark_of(ceiling) * ceiling.share:
             return Verdict.KV
         return Verdict.FITS if self.ledger.peak_with(demand) <= limit else Verdict.KV
 
@@ -162,11 +167,17 @@ class Instance:
         return Verdict.FITS if credited <= self.high_watermark else Verdict.KV
 
     def _is_closed_to(self, ceiling: Ceiling) -> bool:
-        """The top class waits for the watermark alone: hysteresis is for those who keep clear of it."""
+        """The top class waits for its watermark alone: hysteresis is for those who keep clear of it."""
         if not (self.signal.is_closed and ceiling.is_top):
             return self.signal.is_closed
         level = self.level()
-        return level is not None and level >= self.high_watermark
+        return level is not None and level >= self._watermark_of(ceiling)
+
+    def _watermark_of(self, ceiling: Ceiling) -> float:
+        """The one of all, or, where it was not set, half of what it keeps free more for the top class."""
+        high = self.high_watermark
+        is_wider = ceiling.is_top and self.options.kv.high_watermark is None
+        return (1 + high) / 2 if is_wider else high
 
     def _exceeds_prefill(self, prompt: float, *, is_lowered: bool) -> bool:
         most: float | None = self.options.kv.max_prefill_tokens
