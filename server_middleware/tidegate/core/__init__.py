@@ -1,1 +1,48 @@
-"""The admission core."""
+"""The admission core: theory of operation.
+
+A request meets a gate. The gate answers with a value: it may start (`Admit`), it waits (`Queued`), or it may
+not run now or ever (`Refuse`). Nothing in this package waits, sends, logs, reads a clock or draws a number:
+`now` (seconds on one monotonic clock) and `uniform` (a source of numbers in [0, 1)) are arguments, and what
+has to be done comes back as a `Step`. The shell acts on it and calls `advance` at the instant it names.
+
+The life of a request
+    offer  -> refused at the door (intake)              nothing has been charged
+           -> seated (fair_queue), then at once or later
+                started (dispatch)                      its lease is charged in the same step
+                refused (expired, displaced, hopeless)  what it was charged is given back
+    release <- its lease ends, exactly once, however it ended (running)
+
+Where things are decided
+    Who is refused at the door, in order of cost                          intake.py
+    Who goes first: classes, tenants in turn, sessions, returns           fair_queue.py
+    Who starts next: promotion of starved classes, passing                dispatch.py
+    Whether it fits: every bound of one engine, asked in one place        instance.py
+    What the future holds: projected peak, and what chance may add        ledger.py
+    How long answers and prompts are                                      lengths.py, prompts.py
+    What the measured level corrects: share, foreign load, margin         calibration.py
+    What a reading is worth: fresh, stale, blind, frozen, stalled, asleep signal.py
+    How much may run without readings                                     blind.py
+    When a refused caller may come back                                   retry_calendar.py, bucket.py
+    How fast slots come free                                              rates.py
+    Who gives way in a full room                                          room.py
+    The order of it all within one step                                   cycle.py
+    The operations                                                        gate.py
+
+Units. Sizes are tokens of KV cache unless the name says otherwise (`_s` seconds, `_bytes`). A lease holds
+`share * prompt + seen` tokens and half a block per sequence, and has `left` tokens to generate in each
+sequence. All sequences grow by one token per decode step, so the cache is fullest just before one of them
+ends, and the peak ahead is a maximum over the leases sorted by what they have left.
+
+Why a ledger and not a watermark alone. A gauge that is read once a second says nothing of a burst between
+two readings, nor of the answers that those already running still have to grow. The ledger is charged at the
+decision, sees the future peak, and is corrected by every reading; the watermark stays as the outer guard.
+
+Invariants, after every step (tests/core/invariants.py holds them against formulas of their own):
+    1. The charge is the sum of the leases, and no grant took the projected peak over its class's ceiling
+       (a promoted head: the top one; a lone request excepted).
+    2. No grant after its deadline.
+    3. While the gate is open, the head of the queue does not fit.
+    4. Every lease ends exactly once.
+
+Not safe for concurrent use: one gate belongs to one thread or event loop.
+"""

@@ -80,10 +80,6 @@ class Flow:
             heapq.heappush(self._heap, entry)
         return [entry[2] for entry in taken]
 
-    def newest(self) -> Waiter | None:
-        """The last to have sat down."""
-        return next(reversed(self.waiting.values()), None)
-
     @property
     def load(self) -> float:
         """Seats taken, over weight."""
