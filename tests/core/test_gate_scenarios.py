@@ -603,3 +603,31 @@ def test_settings_of_backoff_and_blindness_reach_the_gate() -> None:
     assert step.wake_at == pytest.approx(0.1)
     step = gate.release(0, Settlement(ending=Ending.ABANDONED), 0.06, half)
     assert [admit.ticket for admit in step.grants] == [3]
+
+
+def test_slow_tokens_lower_the_bound_on_what_runs_at_once() -> None:
+    """With a target for the time between tokens, concurrency gives way to it."""
+    driver = Driver(wide(capacity_tokens=10**6, target_inter_token_s=0.05))
+    tickets = [driver.admit().ticket for _ in range(10)]
+    for tokens in range(1, 6):
+        driver.now += 1.0
+        for ticket in tickets:
+            driver.progress(ticket, tokens)
+    driver.queue()
+    assert driver.instance.max_sequences == 6
+
+
+def test_outlook_is_the_place_among_ones_own_and_nobody_elses() -> None:
+    """Who waits may ask again how long; who does not wait gets no answer."""
+    driver = Driver(small(max_requests=100))
+    driver.release(driver.admit(**FILL).ticket)
+    running = driver.admit(**FILL).ticket
+    first, second = driver.queue(**FILL).ticket, driver.queue(**FILL).ticket
+    ahead, behind = (driver.gate.outlook(ticket, driver.now) for ticket in (first, second))
+    assert ahead is not None
+    assert behind is not None
+    assert (ahead[0], behind[0]) == (1, 2)
+    assert ahead[1] is not None
+    assert behind[1] is not None
+    assert ahead[1] < behind[1]
+    assert driver.gate.outlook(running, driver.now) is None

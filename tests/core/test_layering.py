@@ -53,4 +53,4 @@ def test_core_files_stay_small_and_state_their_law(path: Path) -> None:
     docstring = ast.get_docstring(ast.parse(text))
     assert docstring
     assert path.name == "__init__.py" or "Law of this file" in docstring
-    assert text.count("\n") <= 290
+    assert text.count("\n") <= 300

@@ -7,6 +7,7 @@ import pytest
 from tidegate.core.backoff import LEAST_WAIT_S, Backoff
 from tidegate.core.blind import ERROR_CUT, GAP_CUT, BlindBudget
 from tidegate.core.options import BackoffOptions
+from tidegate.core.pace import PaceGuard
 from tidegate.core.rates import ServiceRate
 
 
@@ -55,6 +56,28 @@ def test_rate_survives_a_clock_that_goes_backwards() -> None:
     rate.tick(50.0, is_loaded=True)
     rate.completed(0.0)
     assert rate.per_s(1, 0.1) > 0
+
+
+def test_pace_guard_shrinks_above_its_target_and_grows_back() -> None:
+    """Slower tokens than wanted: fewer at once; without a target nothing changes."""
+    guard = PaceGuard(0.05)
+    assert guard.bound(100) == 100
+    assert guard.bound(None) is None
+    for second in range(3):
+        guard.take(0.08, 40, 100.0 + second)
+        guard.take(0.08, 40, 100.0 + second + 0.5)
+    assert guard.share == pytest.approx(0.9**3)
+    assert guard.bound(100) == 72
+    assert guard.bound(None) == 29
+    for second in range(200):
+        guard.take(0.08, 40, 200.0 + second)
+    assert guard.bound(5) == 1
+    for second in range(100):
+        guard.take(0.02, 40, 1000.0 + second)
+    assert guard.share == 1.0
+    idle = PaceGuard(None)
+    idle.take(9.0, 5, 1.0)
+    assert idle.bound(None) is None
 
 
 def test_blind_budget_knows_a_gap_from_a_slow_stream() -> None:

@@ -14,6 +14,7 @@ from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
 from tidegate.core.ledger import Demand, Lease, Ledger
 from tidegate.core.options import GateOptions
+from tidegate.core.pace import PaceGuard
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 
@@ -56,6 +57,7 @@ class Instance:
         self.signal = Signal(options.signal)
         self.calibration = Calibration(options.kv, options.max_tenants)
         self.budget = BlindBudget(options.signal.blind_concurrency)
+        self.pace = PaceGuard(options.kv.target_inter_token_s)
         self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
@@ -81,10 +83,11 @@ class Instance:
 
     @property
     def max_sequences(self) -> int | None:
-        """The engine's bound on sequences running at once."""
-        if self.options.kv.max_sequences is not None:
-            return self.options.kv.max_sequences
-        return None if self.signal.reading is None else self.signal.reading.max_sequences
+        """The engine's bound on sequences running at once, less where they slow each other down."""
+        stated = self.options.kv.max_sequences
+        if stated is None and self.signal.reading is not None:
+            stated = self.signal.reading.max_sequences
+        return self.pace.bound(stated)
 
     @property
     def mean_service_s(self) -> float:
@@ -185,6 +188,7 @@ class Instance:
             most = self.prefill_rate * PREFILL_S if self.prefill_rate > 0 else None
         if most is None or self.ledger.unread_prompt <= 0:
             return False
+        most *= self.pace.share
         return self.ledger.unread_prompt + prompt > (most * PREFILL_LOWER_SHARE if is_lowered else most)
 
     def _ramp(self, now: float) -> float:
@@ -230,6 +234,7 @@ class Instance:
         """A stream has moved on by `tokens` per sequence, or has been silent for `gap_s` so far."""
         if self.budget.token(gap_s, tokens):
             self._distress(GAP_CUT, now)
+        self.pace.take(self.budget.inter_token_s.value, self.ledger.sequences, now)
 
     def error(self, now: float) -> None:
         """The engine has answered with an error."""

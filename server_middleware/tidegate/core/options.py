@@ -54,6 +54,9 @@ class KvOptions:
     bytes_per_token: float = 3.0  # prior for prompts, learnt per tenant from reported usage
     default_output_tokens: int = 256  # prior for answers that declare no maximum
     max_model_tokens: int | None = None  # the context limit; unset: as the engine states
+    target_inter_token_s: float | None = (
+        None  # concurrency shrinks while tokens come slower; unset: no target
+    )
 
     def __post_init__(self) -> None:
         high = self.high_watermark
@@ -68,7 +71,13 @@ class KvOptions:
                 self.low_watermark,
                 f"it must not lie above kv.high_watermark ({ceiling}).",
             )
-        for name in ("capacity_tokens", "max_sequences", "max_prefill_tokens", "max_model_tokens"):
+        for name in (
+            "capacity_tokens",
+            "max_sequences",
+            "max_prefill_tokens",
+            "max_model_tokens",
+            "target_inter_token_s",
+        ):
             value = getattr(self, name)
             if value is not None:
                 _positive(f"kv.{name}", value)
