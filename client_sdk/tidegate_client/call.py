@@ -77,7 +77,8 @@ class Call:
         self.started = spent.started if spent else setup.timebase.monotonic()
         self._spent = spent
         self._sdk_numbers = sdk_count is not None
-        self._key = key(request, sent, spent.key if spent else None) if self.policy.announce else None
+        former = spent.key if spent else None
+        self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
         self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
         origin = setup.board.origin(origin_key(request, sent), request, self.policy)

@@ -7,7 +7,7 @@ A caller that will leave says when, so that nobody works for someone who has gon
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Callable
 from typing import Any
 
 from .identity import Sent
@@ -42,18 +42,18 @@ def counted_by_sdk(sent: Sent) -> int | None:
     return int(count) if count.isdigit() and len(count) < 6 else 0
 
 
-def key(request: Any, sent: Sent, former: str | None) -> str | None:
+def key(request: Any, sent: Sent, former: str | None, token: Callable[[], str]) -> str | None:
     """Give a request that makes something an `Idempotency-Key`; returns it, None when none of ours is there.
 
     A key of the caller's own stays. One of ours is renewed when the same request object is sent as a new
-    call; `former` is the key of the call that this one continues.
+    call; `former` is the key of the call that this one continues; `token` makes new ones.
     """
     if request.method not in _KEYED_METHODS:
         return None
     there = sent.get(b"idempotency-key")
     if there is not None and there.decode("latin-1") != request.extensions.get(_OWN_KEY):
         return None
-    chosen = former or f'"{uuid.uuid4()}"'
+    chosen = former or f'"{token()}"'
     request.headers["idempotency-key"] = chosen
     request.extensions = {**request.extensions, _OWN_KEY: chosen}
     return chosen

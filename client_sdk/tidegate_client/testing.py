@@ -65,6 +65,10 @@ class FakeClock(Timebase):
         """The constant, or the next draw of the seeded generator."""
         return self._random.random() if self._uniform is None else self._uniform
 
+    def token(self) -> str:
+        """The next name from the seeded generator."""
+        return f"{self._random.getrandbits(128):032x}"
+
     def advance(self, seconds: float) -> None:
         """Let time pass by hand."""
         self.now += seconds
