@@ -183,6 +183,19 @@ def test_one_token_events_are_counted_one_by_one() -> None:
     assert watch.usage is None
 
 
+@pytest.mark.parametrize("common", [True, False])
+def test_a_token_that_shows_no_text_counts_and_the_opening_and_the_end_do_not(common: bool) -> None:
+    """Half a character is a token of the KV cache; its text comes with the other half."""
+    more = {} if common else {"logprobs": {}, "token_ids": None, "message": {}}
+    watch = counter()
+    watch.feed(sse({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, **more}]}))
+    assert watch.output_tokens == 0
+    watch.feed(sse(chat("", **more), chat("", **more), chat("ab", **more)))
+    assert watch.output_tokens == 3
+    watch.feed(sse(chat("", finish_reason="stop")))
+    assert watch.output_tokens == 3
+
+
 def test_several_tokens_an_event_are_seen_by_their_bytes() -> None:
     """Speculative decoding and stream intervals put many tokens into one event."""
     assert 60 <= counter().feed(sse(chat("word " * 60))) <= 75

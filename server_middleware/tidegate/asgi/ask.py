@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.body import Body, read_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cost import Cost, unparsed
@@ -18,13 +19,27 @@ from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.media import MediaPrices
-from tidegate.asgi.types import Headers, Receive, Scope, with_content_length
+from tidegate.asgi.types import HeaderList, Headers, Scope, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
 from tidegate.settings import Settings
 
 FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given for its first byte
 _NO_HEADERS: Headers = ()
+_READ_HERE = frozenset(
+    {b"content-length", b"idempotency-key", b"prefer", b"tidegate-attempt"}
+    | {b"x-stainless-read-timeout", b"x-stainless-retry-count"}
+)
+
+
+def said(scope: Scope) -> HeaderList:
+    """The few header lines that the gate reads; a request carries many, and each look takes time."""
+    return [line for line in scope.get("headers", _NO_HEADERS) if line[0] in _READ_HERE]
+
+
+def declares_retry(headers: Headers) -> bool:
+    """Whether the caller says that this request was here before, so that its place may be kept."""
+    return parse_attempt(headers) > 1 or parse_idempotency_key(headers) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,6 @@ class Asked:
 
     Args:
         ask: for the gate.
-        scope: for the app; what the field policy cuts is cut there.
         streams_events: the answer will be server-sent events.
         is_background: the response outlives its request.
         media_items: in the prompt.
@@ -41,7 +55,6 @@ class Asked:
     """
 
     ask: Ask
-    scope: Scope
     streams_events: bool = False
     is_background: bool = False
     media_items: int = 0
@@ -82,44 +95,40 @@ class AskBuilder:
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
-    def declares_retry(self, scope: Scope) -> bool:
-        """Whether the caller says that this request was here before, so that its place may be kept."""
-        headers = scope.get("headers", _NO_HEADERS)
-        return parse_attempt(headers) > 1 or parse_idempotency_key(headers) is not None
-
-    async def read_body(self, scope: Scope, receive: Receive) -> Body:
+    async def read_body(self, arrival: Arrival) -> Body:
         """Read the body within its bounds.
 
         Raises:
             BodyTimeout: it did not arrive in time.
         """
         return await read_body(
-            receive,
-            headers=scope.get("headers", _NO_HEADERS),
+            arrival.watch.receive,
+            headers=arrival.said,
             max_bytes=self._body.max_bytes,
             timeout_s=self._body.timeout_s,
             clock=self._clock,
         )
 
-    async def build(self, room: WaitingRoom, caller: Caller, scope: Scope, route: Route, body: Body) -> Asked:
-        """The ask and what belongs to it; what the field policy cuts is cut in `body` too.
+    async def build(self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body) -> Asked:
+        """The ask and what belongs to it; what the field policy cuts is cut in `body` and in the scope.
 
         Raises:
             FieldProblem: the request asks for something that is not allowed here.
         """
+        scope = arrival.scope
         given: Headers = scope.get("headers", _NO_HEADERS)
         headers = self._fields.headers(given) or given
-        digest = body.digest() if body.complete and self.declares_retry(scope) else None
-        examined = await self._examined(route, body)
+        digest = body.digest() if body.complete and declares_retry(arrival.said) else None
+        examined = await self._examined(arrival.route, body)
         if examined.data is not None:
             body.replace_data(examined.data)
             headers = with_content_length(headers, len(examined.data))
         if headers is not given:
             scope = {**scope, "headers": headers}  # a scope belongs to the server and is not changed
-        cost = examined.cost
-        if cost.service_tier == "flex":
+        if examined.cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
-        return self._asked(room, caller, scope, route, cost, body.size_bytes, digest)
+        arrival.scope = scope
+        return self._asked(room, caller, arrival, examined.cost, body.size_bytes, digest)
 
     async def _examined(self, route: Route, body: Body) -> Examined:
         if not body.complete:
@@ -130,21 +139,20 @@ class AskBuilder:
         self,
         room: WaitingRoom,
         caller: Caller,
-        scope: Scope,
-        route: Route,
+        arrival: Arrival,
         cost: Cost,
         body_bytes: int,
         digest: bytes | None,
     ) -> Asked:
-        headers = scope.get("headers", _NO_HEADERS)
-        attempt, key = parse_attempt(headers), parse_idempotency_key(headers)
+        route = arrival.route
+        attempt, key = parse_attempt(arrival.said), parse_idempotency_key(arrival.said)
         tenant, model = _tenant(caller), cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
         other = cost.token_ids + text
         media = cost.media_items * self._media.tokens_per_item(model) if cost.media_items else 0.0
         streams = cost.stream or route.dialect is Dialect.OPENAI_REALTIME
         streams_events = cost.stream and route.dialect in EVENT_STREAMS
-        latest_start_at, deadline_at = self._instants(headers, streams, streams_events)
+        latest_start_at, deadline_at = self._instants(arrival.said, streams, streams_events)
         # Other parts of a prompt would be learnt as if they were text.
         is_text = not (cost.token_ids or cost.media_items)
         ask = Ask(
@@ -156,7 +164,7 @@ class AskBuilder:
             max_output_tokens=cost.max_output_tokens,
             sequences=cost.sequences,
             generates=route.generates,
-            length_key=(model, cost.length_hint),
+            length_key=(model, cost.length_hint, tenant),
             body_bytes=body_bytes,
             latest_start_at=latest_start_at,
             deadline_at=deadline_at,
@@ -170,7 +178,7 @@ class AskBuilder:
             ascii_bytes=cost.ascii_bytes if is_text else 0,
             other_bytes=cost.other_bytes if is_text else 0,
         )
-        return Asked(ask, scope, streams_events, cost.background, cost.media_items, other)
+        return Asked(ask, streams_events, cost.background, cost.media_items, other)
 
     def _instants(
         self, headers: Headers, streams: bool, streams_events: bool

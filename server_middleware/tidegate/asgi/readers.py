@@ -112,9 +112,16 @@ def _choice(tokens: Tokens, choice: Mapping[str, Any]) -> None:
     for call in _objects(delta.get("tool_calls")):
         had_text |= tokens.text(_object(call.get("function")).get("arguments"))
     ids = choice.get("token_ids")
-    tokens.counted += len(ids) if isinstance(ids, list) else had_text
+    tokens.counted += (
+        len(ids) if isinstance(ids, list) else had_text or _is_silent_token(tokens, choice, delta)
+    )
     if choice.get("finish_reason") is not None:
         tokens.finish(choice["finish_reason"])
+
+
+def _is_silent_token(tokens: Tokens, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> bool:
+    """Whether an event without text stands for a token: half a character shows only with the rest of it."""
+    return tokens.is_stream and choice.get("finish_reason") is None and "role" not in delta
 
 
 def _responses(tokens: Tokens, event: Mapping[str, Any]) -> None:

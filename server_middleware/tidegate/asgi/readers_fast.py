@@ -49,9 +49,15 @@ def take_event(tokens: Tokens, payload: bytes) -> bool:
         return False
     delta = choice.delta
     if delta is None:
-        tokens.event(choice.text)
+        tokens.text(choice.text)
     elif choice.text is not None:
         return False
     else:
-        tokens.event(delta.content, delta.reasoning_content, delta.reasoning)
+        had_text = tokens.text(delta.content)
+        had_text |= tokens.text(delta.reasoning_content)
+        had_text |= tokens.text(delta.reasoning)
+        if delta.role is not None and not had_text:
+            return True  # the opening of a chat stream, before its first token
+    # Without text too: half a character is a token, and shows only with the rest of it.
+    tokens.counted += 1
     return True
