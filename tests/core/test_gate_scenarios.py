@@ -117,6 +117,17 @@ def test_waits_until_its_last_instant_and_not_beyond() -> None:
     assert refusal.retry_after_s is not None
 
 
+def test_a_slot_that_comes_free_too_late_goes_to_the_next() -> None:
+    """Whoever may no longer start is let go before anybody starts."""
+    driver = Driver(small())
+    first = driver.admit(**FILL)
+    late = driver.queue(latest_start_at=driver.now + 5.0, **FILL)
+    patient = driver.queue(**FILL)
+    driver.now += 6.0
+    assert driver.release(first.ticket) == [patient.ticket]
+    assert [refusal.ticket for refusal in driver.step.refusals] == [late.ticket]
+
+
 def test_deadline_already_past_is_refused_at_once() -> None:
     """Waiting would waste both sides' time."""
     assert Driver().refuse(latest_start_at=999.0).reason is Reason.WAIT_TOO_LONG
