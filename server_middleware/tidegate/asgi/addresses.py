@@ -104,6 +104,7 @@ def _peer(scope: Scope) -> Address | None:
     return parse_address(str(client[0])) if client else None
 
 
+@lru_cache(maxsize=4096)
 def _site(address: Address) -> str:
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
-from tidegate.asgi.ask import Asked
+from tidegate.asgi.ask import Asked, declares_retry
 from tidegate.asgi.body import Body, BodyTimeout
 from tidegate.asgi.exchange import Exchange, Surroundings
 from tidegate.asgi.fields import FieldProblem
@@ -66,16 +66,16 @@ class Admission:
         if caller is None:
             raise Denied(self._replier.bad_request(401, NO_KEY, arrival.scope, arrival.route))
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
-        if not self._builder.declares_retry(arrival.scope):
+        if not declares_retry(arrival.said):
             self._settle(arrival, self._room.precheck(caller.tenant, caller.priority_class))
         body = await self._read_body(arrival)
         try:
-            asked = await self._builder.build(self._room, caller, arrival.scope, arrival.route, body)
+            asked = await self._builder.build(self._room, caller, arrival, body)
         except FieldProblem as problem:
             raise Denied(
                 self._replier.bad_request(400, str(problem), arrival.scope, arrival.route, problem.param)
             ) from None
-        arrival.scope, arrival.priority_class = asked.scope, asked.ask.priority_class
+        arrival.priority_class = asked.ask.priority_class
         admit = await self._decide(arrival, asked)
         return Exchange(self._around, arrival, asked, admit, caller)
 
@@ -119,7 +119,7 @@ class Admission:
         """The body; of a WebSocket, its first message."""
         arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            body = await self._builder.read_body(arrival.scope, arrival.watch.receive)
+            body = await self._builder.read_body(arrival)
         except BodyTimeout as slow:
             raise Denied(self._replier.bad_request(408, str(slow), arrival.scope, arrival.route)) from slow
         arrival.receive, arrival.is_replayable = body.receive, True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidegate.asgi.admission import Admission, Manners
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
+from tidegate.asgi.ask import said
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.exchange import Exchange, Surroundings
@@ -46,7 +47,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         watch = DisconnectWatch(receive)
-        arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock())
+        arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock(), said(scope))
         try:
             exchange = await self._admission.admitted(arrival)
         except CallerLeft:

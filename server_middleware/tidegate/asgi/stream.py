@@ -111,7 +111,7 @@ class OutputCounter:
             for payload in self._lines.feed(b"\n"):
                 self._event(payload)
         elif self._document is not None:
-            payload, self._document = self._document.take(), _Document()
+            payload, self._document = self._document.take(), None
             self._answer(payload)
 
     def _answer(self, payload: bytes) -> None:

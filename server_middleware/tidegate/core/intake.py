@@ -18,6 +18,7 @@ from tidegate.core.retry_calendar import EARLY_S, Slot
 
 SESSION_HEAD_START_S = 5.0  # a conversation under way counts as if it had come this much earlier
 MEDIAN = 0.5
+_ANY = Ask(ticket=0, tenant="", priority_class="", prompt_tokens=0)  # any request: may run anywhere
 GOLDEN = 0.6180339887498949  # spreads quantiles evenly: the sum of predictions varies least
 
 
@@ -48,14 +49,16 @@ class Intake:
         tenant = books.tenants.get(tenant_name, now)
         flow = books.queue.flow(tenant, class_name)
         flow.band.seen_at = now
-        ask = Ask(ticket=0, tenant=tenant_name, priority_class=class_name, prompt_tokens=0)
-        reason = self._signal_reason(ask, now)
+        reason = self._signal_reason(_ANY, now)
         if reason is None and tenant.quota is not None:
             shortfall = tenant.quota.peek(tenant.usual_cost, now)
             if shortfall is not None:
                 return books.refusals.quota(0, shortfall)
         reason = reason or books.room.is_full_for(flow)
-        return None if reason is None else books.refusals.transient(ask, flow, reason, now, uniform)
+        if reason is None:
+            return None
+        ask = Ask(ticket=0, tenant=tenant_name, priority_class=class_name, prompt_tokens=0)
+        return books.refusals.transient(ask, flow, reason, now, uniform)
 
     def judge(self, ask: Ask, now: float, uniform: Uniform) -> Accepted | Refuse:
         """Refuse, or charge the quota and let it wait."""
@@ -75,9 +78,9 @@ class Intake:
         slot = self._slot(ask, flow, now)
         if slot is not None and now < slot.told_at - EARLY_S and not self._is_free(ask, flow, quantile, now):
             return books.refusals.too_early(ask, slot.told_at - now)
-        cost = self._cost(ask, quantile)
-        quota = flow.tenant.quota
+        cost, quota = 0.0, flow.tenant.quota
         if quota is not None:
+            cost = self._cost(ask, quantile)
             shortfall = quota.charge(cost, ask.identity, now)
             if shortfall is not None:
                 return books.refusals.quota(ask.ticket, shortfall)

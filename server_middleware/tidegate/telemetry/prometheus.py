@@ -7,7 +7,8 @@ multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
@@ -19,6 +20,17 @@ MODES = ("enforce", "shadow", "off")
 WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60)
 
 _GaugeMode = Literal["livesum", "livemax", "livemostrecent"]
+
+
+class _ClassSeries(NamedTuple):
+    """The series of one class that every request moves."""
+
+    admitted: Counter
+    wait: Histogram
+    first_byte: Histogram
+    duration: Histogram
+    prompt_tokens: Counter
+    output_tokens: Counter
 
 
 class PrometheusHook:
@@ -84,28 +96,42 @@ class PrometheusHook:
         )
         self.state = gauge("signal_state", "1 for the state the signal is in", "instance", "state", mode=most)
 
+        # A series is looked up once: `labels` takes longer than counting.
+        self._per_class = lru_cache(maxsize=64)(self._of_class)
+        self._refused = lru_cache(maxsize=1024)(self.refused.labels)
+        self._ended = lru_cache(maxsize=1024)(self.ended.labels)
+
     def __call__(self, event: AdmissionEvent) -> None:
         name = event.priority_class or "unknown"
-        match event.kind:
-            case EventKind.ADMITTED:
-                self.admitted.labels(name).inc()
-                self.wait.labels(name).observe(event.waited_s)
-            case EventKind.REFUSED:
-                self.refused.labels(name, event.reason).inc()
-            case EventKind.FIRST_BYTE:
-                self.first_byte.labels(name).observe(event.duration_s)
-            case EventKind.ENDED:
-                self._ended(name, event)
-            case EventKind.TICK if event.statistics is not None:
-                self._mirror(event.statistics)
-            case _:
-                self._rare(name, event)
+        kind = event.kind
+        if kind is EventKind.ADMITTED:
+            series = self._per_class(name)
+            series.admitted.inc()
+            series.wait.observe(event.waited_s)
+        elif kind is EventKind.REFUSED:
+            self._refused(name, event.reason).inc()
+        elif kind is EventKind.FIRST_BYTE:
+            self._per_class(name).first_byte.observe(event.duration_s)
+        elif kind is EventKind.ENDED:
+            self._ended(name, f"{event.status // 100}xx" if event.status else "none").inc()
+            series = self._per_class(name)
+            series.duration.observe(event.duration_s)
+            series.prompt_tokens.inc(event.prompt_tokens)
+            series.output_tokens.inc(event.output_tokens)
+        elif kind is EventKind.TICK and event.statistics is not None:
+            self._mirror(event.statistics)
+        else:
+            self._rare(name, event)
 
-    def _ended(self, name: str, event: AdmissionEvent) -> None:
-        self.ended.labels(name, f"{event.status // 100}xx" if event.status else "none").inc()
-        self.duration.labels(name).observe(event.duration_s)
-        self.prompt_tokens.labels(name).inc(event.prompt_tokens)
-        self.output_tokens.labels(name).inc(event.output_tokens)
+    def _of_class(self, name: str) -> _ClassSeries:
+        return _ClassSeries(
+            admitted=self.admitted.labels(name),
+            wait=self.wait.labels(name),
+            first_byte=self.first_byte.labels(name),
+            duration=self.duration.labels(name),
+            prompt_tokens=self.prompt_tokens.labels(name),
+            output_tokens=self.output_tokens.labels(name),
+        )
 
     def _rare(self, name: str, event: AdmissionEvent) -> None:
         match event.kind:
