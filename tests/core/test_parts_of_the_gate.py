@@ -219,8 +219,10 @@ def test_share_rises_at_once_and_falls_slowly_and_only_in_calm() -> None:
     ledger = covered({"a": 4000.0})
     calibration.learn(read(0.6, running=1), ledger, 1.0)
     assert calibration.kp == pytest.approx(1.5)
-    calibration.learn(read(0.4, running=1, waiting=3), ledger, 1.0)
+    calibration.learn(read(0.4, running=0, waiting=1, preemptions=0), ledger, 1.0)
     assert calibration.kp == pytest.approx(1.5), "not while the engine queues"
+    calibration.learn(read(0.4, running=1, preemptions=2), ledger, 1.0)
+    assert calibration.kp == pytest.approx(1.5), "nor when it preempts"
     calibration.learn(read(0.4, running=1), ledger, 1.0)
     assert calibration.kp == pytest.approx(1.35)
     calibration.learn(read(0.4, running=1), ledger, 0.1)
@@ -560,3 +562,32 @@ def test_embeddings_hold_their_prompt_only() -> None:
     assert admit.predicted_output_tokens == 0
     assert driver.instance.ledger.peak_tokens() == pytest.approx(101.5)
     assert driver.release(admit.ticket, prompt_tokens=90) == []
+
+
+def test_prefill_rate_is_measured_over_whole_seconds_and_bounds_what_is_unread() -> None:
+    """A counter that jumps by whole prompts does not look fast; one that restarted says nothing."""
+    driver = Driver(wide(capacity_tokens=10**6))
+    for elapsed_s, counter in ((0.0, 0), (0.5, 900), (0.5, 1000), (0.1, 1900), (0.9, 2000)):
+        driver.now += elapsed_s
+        driver.read(0.0, prompt_tokens=counter)
+    assert driver.instance.prefill_rate == pytest.approx(1000)
+    driver.now += 1.0
+    driver.read(0.0, prompt_tokens=10)
+    driver.now += 1.0
+    driver.read(0.0, prompt_tokens=None)
+    driver.now += 1.0
+    driver.read(0.0, prompt_tokens=20)
+    assert driver.instance.prefill_rate == pytest.approx(1000, rel=0.02)
+    driver.admit(prompt_tokens=1500)
+    driver.queue(prompt_tokens=600)
+    driver.progress(1, 1)
+    assert driver.pass_s(0.1) == [2]
+
+
+def test_a_full_engine_is_looked_at_again_with_a_fresh_reading() -> None:
+    """Its queue may be gone long before the next regular reading."""
+    driver = Driver()
+    driver.admit()
+    driver.read(0.1, waiting=5, running=1)
+    driver.queue()
+    assert driver.step.wants_reading

@@ -140,7 +140,7 @@ class Cycle:
         return now + wait_s > arrival.latest_start_at
 
     def _plan_look(self, now: float, uniform: Uniform, *, has_granted: bool) -> bool:
-        """When to look again while somebody waits; a look above the watermark wants a fresh reading."""
+        """When to look again while somebody waits; a look at a full engine wants a fresh reading."""
         if not len(self._books.queue):
             self._look_at = None
             self._backoff.reset()
@@ -150,7 +150,7 @@ class Cycle:
         if self._look_at is not None and self._look_at > now and not has_granted:
             return False
         self._look_at = now + self._backoff.next_wait_s(uniform)
-        return self.blocked_by is Verdict.LEVEL
+        return self.blocked_by in (Verdict.LEVEL, Verdict.ENGINE_QUEUE)
 
     def _wake_at(self, now: float) -> float | None:
         if not len(self._books.queue):

@@ -23,6 +23,7 @@ HYSTERESIS = 0.03
 PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
 RATE_DECAY_PER_S = 0.01
+RATE_SPAN_S = 1.0
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 
@@ -58,6 +59,7 @@ class Instance:
         self.calibration = Calibration(options.kv, options.max_tenants)
         self.budget = BlindBudget(options.signal.blind_concurrency)
         self.pace = PaceGuard(options.kv.target_inter_token_s)
+        self._prefill_from: tuple[float, float | None] = (0.0, None)  # instant and counter of the span
         self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
@@ -204,10 +206,8 @@ class Instance:
 
     def observe(self, reading: Reading, now: float) -> None:
         """Take in a reading."""
-        before = self.signal.reading
         elapsed_s = self.signal.take(reading, 0.0, now)
-        if before is not None and elapsed_s > 0:
-            self._measure_prefill(before, reading, elapsed_s)
+        self._measure_prefill(reading, now)
         self.calibration.learn(reading, self.ledger, elapsed_s)
         self.signal.held_at_reading = self.ledger.held_tokens()
         self.admitted_since_reading = 0
@@ -261,10 +261,15 @@ class Instance:
             return 0.0
         return (self.ledger.unread_prompt + prompt) / self.prefill_rate / pace
 
-    def _measure_prefill(self, before: Reading, reading: Reading, elapsed_s: float) -> None:
-        self.prefill_rate *= max(0.0, 1 - RATE_DECAY_PER_S * elapsed_s)
-        if before.prompt_tokens is None or reading.prompt_tokens is None:
-            return
-        rate = (reading.prompt_tokens - before.prompt_tokens) / elapsed_s
-        if elapsed_s >= 0.02 and rate > self.prefill_rate:  # a counter that went down has restarted
-            self.prefill_rate = rate
+    def _measure_prefill(self, reading: Reading, now: float) -> None:
+        """Peak hold over spans of a second or more: engines count a prompt when all of it has been read."""
+        tokens = reading.prompt_tokens
+        since, before = self._prefill_from
+        if tokens is None or (before is not None and tokens < before):  # not told, or restarted
+            self._prefill_from = (now, tokens)
+        elif before is None or now - since >= RATE_SPAN_S:
+            decayed = self.prefill_rate * max(0.0, 1 - RATE_DECAY_PER_S * (now - since))
+            self.prefill_rate = (
+                max(decayed, (tokens - before) / (now - since)) if before is not None else decayed
+            )
+            self._prefill_from = (now, tokens)
