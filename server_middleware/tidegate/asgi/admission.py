@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
-from tidegate.asgi.ask import Asked, declares_retry
+from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
 from tidegate.asgi.exchange import Exchange, Surroundings
 from tidegate.asgi.fields import FieldProblem
@@ -66,7 +66,7 @@ class Admission:
         if caller is None:
             raise Denied(self._replier.bad_request(401, NO_KEY, arrival.scope, arrival.route))
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
-        if not declares_retry(arrival.said):
+        if not arrival.said.was_here_before:
             self._settle(arrival, self._room.precheck(caller.tenant, caller.priority_class))
         body = await self._read_body(arrival)
         try:

@@ -12,7 +12,8 @@ from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Reply
-from tidegate.asgi.types import HeaderList, Receive, Scope, Send
+from tidegate.asgi.said import Said
+from tidegate.asgi.types import Receive, Scope, Send
 
 
 class CallerLeft(Exception):
@@ -33,7 +34,7 @@ class Bypass(Exception):
 
 @dataclass(slots=True)
 class Arrival:
-    """A guarded request; `at` is the instant of its arrival, `said` the headers that the gate reads."""
+    """A guarded request; `at` is the instant of its arrival, `said` what its caller says of it."""
 
     scope: Scope
     route: Route
@@ -41,7 +42,7 @@ class Arrival:
     receive: Receive
     send: Send
     at: float
-    said: HeaderList
+    said: Said
     tenant: str = ""
     priority_class: str = ""
     is_replayable: bool = True

@@ -14,32 +14,18 @@ from tidegate.asgi.body import Body, read_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cost import Cost, unparsed
 from tidegate.asgi.examine import Examined, examine_off_loop
-from tidegate.asgi.headers import parse_attempt, parse_idempotency_key, parse_prefer_wait, parse_read_timeout
 from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.media import MediaPrices
-from tidegate.asgi.types import HeaderList, Headers, Scope, with_content_length
+from tidegate.asgi.said import Said
+from tidegate.asgi.types import Headers, Scope, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
 from tidegate.settings import Settings
 
 FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given for its first byte
 _NO_HEADERS: Headers = ()
-_READ_HERE = frozenset(
-    {b"content-length", b"idempotency-key", b"prefer", b"tidegate-attempt"}
-    | {b"x-stainless-read-timeout", b"x-stainless-retry-count"}
-)
-
-
-def said(scope: Scope) -> HeaderList:
-    """The few header lines that the gate reads; a request carries many, and each look takes time."""
-    return [line for line in scope.get("headers", _NO_HEADERS) if line[0] in _READ_HERE]
-
-
-def declares_retry(headers: Headers) -> bool:
-    """Whether the caller says that this request was here before, so that its place may be kept."""
-    return parse_attempt(headers) > 1 or parse_idempotency_key(headers) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class AskBuilder:
         """
         return await read_body(
             arrival.watch.receive,
-            headers=arrival.said,
+            headers=arrival.scope.get("headers", _NO_HEADERS),
             max_bytes=self._body.max_bytes,
             timeout_s=self._body.timeout_s,
             clock=self._clock,
@@ -118,7 +104,7 @@ class AskBuilder:
         scope = arrival.scope
         given: Headers = scope.get("headers", _NO_HEADERS)
         headers = self._fields.headers(given) or given
-        digest = body.digest() if body.complete and declares_retry(arrival.said) else None
+        digest = body.digest() if body.complete and arrival.said.was_here_before else None
         examined = await self._examined(arrival.route, body)
         if examined.data is not None:
             body.replace_data(examined.data)
@@ -144,15 +130,14 @@ class AskBuilder:
         body_bytes: int,
         digest: bytes | None,
     ) -> Asked:
-        route = arrival.route
-        attempt, key = parse_attempt(arrival.said), parse_idempotency_key(arrival.said)
+        route, words = arrival.route, arrival.said
         tenant, model = _tenant(caller), cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
         other = cost.token_ids + text
         media = cost.media_items * self._media.tokens_per_item(model) if cost.media_items else 0.0
         streams = cost.stream or route.dialect is Dialect.OPENAI_REALTIME
         streams_events = cost.stream and route.dialect in EVENT_STREAMS
-        latest_start_at, deadline_at = self._instants(arrival.said, streams, streams_events)
+        latest_start_at, deadline_at = self._instants(words, streams, streams_events)
         # Other parts of a prompt would be learnt as if they were text.
         is_text = not (cost.token_ids or cost.media_items)
         ask = Ask(
@@ -168,10 +153,10 @@ class AskBuilder:
             body_bytes=body_bytes,
             latest_start_at=latest_start_at,
             deadline_at=deadline_at,
-            identity=key or (digest.hex() if digest is not None and attempt > 1 else None),
-            digest=digest if key is not None or attempt > 1 else None,
-            is_keyed=key is not None,
-            attempt=attempt,
+            identity=words.key or (None if digest is None else digest.hex()),
+            digest=digest,
+            is_keyed=words.key is not None,
+            attempt=words.attempt,
             session=cost.session,
             streams=streams,
             model=model,
@@ -181,15 +166,14 @@ class AskBuilder:
         return Asked(ask, streams_events, cost.background, cost.media_items, other)
 
     def _instants(
-        self, headers: Headers, streams: bool, streams_events: bool
+        self, words: Said, streams: bool, streams_events: bool
     ) -> tuple[float | None, float | None]:
         """(latest start, deadline of the whole answer), as the caller's patience asks for.
 
         The SDKs' read time-out bounds silence: until the first byte of a stream, or of a whole answer.
         Comments that keep a stream alive end the silence.
         """
-        wait_s, silence_s = parse_prefer_wait(headers), parse_read_timeout(headers)
-        now = self._clock()
+        wait_s, silence_s, now = words.wait_s, words.silence_s, self._clock()
         whole_s = wait_s if streams else _least(wait_s, silence_s)
         first_s = silence_s if streams and not (self._keeps_alive and streams_events) else None
         return (

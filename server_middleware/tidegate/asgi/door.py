@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from tidegate.asgi.admission import Admission, Manners
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
-from tidegate.asgi.ask import said
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.exchange import Exchange, Surroundings
 from tidegate.asgi.faults import FaultPolicy
+from tidegate.asgi.said import said
 from tidegate.asgi.types import App, Receive, Scope, Send
 from tidegate.asgi.waiting import GateFault, LetPass
 from tidegate.core.decisions import Reason, Refuse

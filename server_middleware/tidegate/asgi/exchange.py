@@ -16,7 +16,7 @@ from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.ask import AskBuilder, Asked
 from tidegate.asgi.background import BackgroundLeases, ResponseReader, Seen
 from tidegate.asgi.cors import expose
-from tidegate.asgi.headers import preference_applied, server_timing
+from tidegate.asgi.headers import server_timing
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.stream import OutputCounter
 from tidegate.asgi.types import App, Message
@@ -145,7 +145,7 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - the answer goes on
             self._around.on_fault("status", error)
         headers = expose(message.get("headers", ()))
-        headers += preference_applied(self._said)
+        headers += self._said.applied
         if self._around.server_timing:
             headers.append(server_timing(self._admit.waited_s))
         return {**message, "headers": headers}

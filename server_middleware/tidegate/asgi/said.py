@@ -1,0 +1,65 @@
+"""What a caller says of its request in headers: its patience, and whether it was here before.
+
+Law of this file: read once, in one pass; a request carries many headers, and most say nothing of this.
+A malformed header is no header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.asgi.headers import (
+    parse_attempt,
+    parse_idempotency_key,
+    parse_prefer_wait,
+    parse_read_timeout,
+    preference_applied,
+)
+from tidegate.asgi.types import HeaderList, Headers, Scope
+
+_NO_HEADERS: Headers = ()
+_READ_HERE = frozenset(
+    {b"idempotency-key", b"prefer", b"tidegate-attempt"}
+    | {b"x-stainless-read-timeout", b"x-stainless-retry-count"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A caller's own words.
+
+    Args:
+        attempt: which one this is, counted from 1.
+        key: the Idempotency-Key.
+        wait_s: `Prefer: wait`, for the whole answer.
+        silence_s: the longest silence its SDK bears.
+        applied: the header that acknowledges `wait_s`.
+    """
+
+    attempt: int = 1
+    key: str | None = None
+    wait_s: float | None = None
+    silence_s: float | None = None
+    applied: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def was_here_before(self) -> bool:
+        """Whether this may be a retry, whose place is kept."""
+        return self.attempt > 1 or self.key is not None
+
+
+_NOTHING = Said()
+
+
+def said(scope: Scope) -> Said:
+    """What the headers of this request say."""
+    lines: HeaderList = [line for line in scope.get("headers", _NO_HEADERS) if line[0] in _READ_HERE]
+    if not lines:
+        return _NOTHING
+    return Said(
+        attempt=parse_attempt(lines),
+        key=parse_idempotency_key(lines),
+        wait_s=parse_prefer_wait(lines),
+        silence_s=parse_read_timeout(lines),
+        applied=tuple(preference_applied(lines)),
+    )
