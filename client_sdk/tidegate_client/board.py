@@ -45,17 +45,24 @@ class Board:
                 self._origins.move_to_end(key)
             return origin
 
+    def goes_at_once(self, turn: Turn, now: float) -> bool:
+        """Whether nothing at all holds the attempt up: the short way for almost every call."""
+        origin = turn.origin
+        if origin.parts or origin.throttle is not None:
+            return False
+        with self._lock:
+            if not origin.lane.is_open(now):
+                return False
+            origin.lane.sent(now)
+            turn.held.append((origin.lane, None))
+            return True
+
     def poll(self, turn: Turn, now: float, uniform: Uniform) -> float | None:
         """None: go now. Otherwise the instant at which to ask again, unless the turn's signal is set before.
 
         `turn.until` then holds the instant at which the attempt can be expected to go.
         """
         with self._lock:
-            origin = turn.origin
-            if not origin.parts and turn.at is None and not turn.held and origin.lane.is_open(now):
-                origin.lane.sent(now)
-                turn.held.append((origin.lane, None))
-                return None
             while (lane := self._next_lane(turn)) is not None:
                 if turn.at is None:
                     if lane.is_open(now) or (turn.appointed and lane.limit is None):

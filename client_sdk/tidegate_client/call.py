@@ -107,6 +107,12 @@ class Call:
         left_s = math.inf if self.policy.deadline_s is None else self.started + self.policy.deadline_s - now
         return min(self.policy.wait_budget_s - self.waited_s, left_s)
 
+    def goes_at_once(self) -> bool:
+        """Whether the first attempt may be sent without waiting for anything."""
+        if self._spent is not None:
+            return False
+        return self.setup.board.goes_at_once(self.turn, self.setup.timebase.monotonic())
+
     def check_spent(self) -> None:
         """Refuse an SDK's further try of a call whose attempts are used up: raises what the last one failed
         with.

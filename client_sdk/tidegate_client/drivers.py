@@ -49,10 +49,11 @@ class SyncDriver:
             Exception: whatever the inner transport raised last.
         """
         call = Call(request, self._setup)
-        try:
-            self.wait(call)
-        except GaveUpWaiting:
-            return ended(call, None)
+        if not call.goes_at_once():
+            try:
+                self.wait(call)
+            except GaveUpWaiting:
+                return ended(call, None)
         try:
             response = self._send(call)
         except self._setup.library.failures as error:
@@ -119,10 +120,11 @@ class AsyncDriver:
             Exception: whatever the inner transport raised last.
         """
         call = Call(request, self._setup)
-        try:
-            await self.wait(call)
-        except GaveUpWaiting:
-            return ended(call, None)
+        if not call.goes_at_once():
+            try:
+                await self.wait(call)
+            except GaveUpWaiting:
+                return ended(call, None)
         try:
             response = await self._send(call)
         except self._setup.library.failures as error:
