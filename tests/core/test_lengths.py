@@ -141,3 +141,16 @@ def test_kinds_remembered_are_bounded_and_trust_needs_samples() -> None:
         model.end(kinds, ticket, 5.0)
     assert len(model._kinds) == MAX_KINDS
     assert model.is_known
+
+
+def test_weights_are_those_of_the_textbook() -> None:
+    """Completed at 10 and 30, still running at 20: the latter's third goes to the longer one (Efron)."""
+    model = LengthModel(256)
+    for ticket in range(3 * ENOUGH):
+        model.begin(KINDS, ticket, Answer(seen=20.0))
+    for ticket in range(2 * ENOUGH):
+        model.end(KINDS, ticket, 10.0 if ticket % 2 else 30.0)
+    below = [step / 100 + 0.005 for step in range(100)]
+    predictions = [model.predict(KINDS, 2048, quantile) for quantile in below]
+    assert predictions.count(10.0) == pytest.approx(33, abs=1)
+    assert predictions.count(30.0) == pytest.approx(67, abs=1)

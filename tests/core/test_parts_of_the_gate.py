@@ -591,3 +591,105 @@ def test_a_full_engine_is_looked_at_again_with_a_fresh_reading() -> None:
     driver.read(0.1, waiting=5, running=1)
     driver.queue()
     assert driver.step.wants_reading
+
+
+def test_two_first_attempts_with_one_body_share_a_slot_and_a_passed_one_is_replaced() -> None:
+    """Without a key or a declared retry nobody is early; the wait told for this body stands."""
+    driver = slots()
+    driver.admit(**FULL)
+    driver.queue(**FULL)
+    told = [driver.refuse(digest=b"same", **FULL).retry_after_s or 0.0 for _ in range(2)]
+    assert told[0] == pytest.approx(told[1])
+    assert driver.gate._books.calendar.outstanding == 1
+    driver.now += told[0]
+    assert (driver.refuse(digest=b"same", **FULL).retry_after_s or 0.0) > 0
+    assert driver.gate._books.calendar.outstanding == 1
+
+
+def test_a_place_is_kept_once_and_within_the_bound() -> None:
+    """Leaving again and again books nothing more."""
+    driver = slots(seats=4, max_booked_per_tenant=1)
+    driver.admit(**FULL)
+    for name in ("a", "b"):
+        driver.cancel(driver.queue(**key(name)).ticket)
+    assert driver.gate._books.calendar.outstanding == 1
+    calendar = driver.gate._books.calendar
+    (slot,) = calendar._by_key.values()
+    calendar.claim(slot)
+    calendar.claim(slot)
+    assert calendar.outstanding == 0
+
+
+def test_overdue_head_without_a_sequence_to_spare_is_not_passed_for_ever() -> None:
+    """Where the engine's bound on sequences is what holds it, the higher class makes way."""
+    driver = Driver(wide(max_sequences=4, capacity_tokens=10**6))
+    running = [driver.admit("v", "vip").ticket for _ in range(4)]
+    batch = driver.queue("b", "batch", sequences=2, latest_start_at=driver.now + 500).ticket
+    driver.pass_s(31.0)
+    for _ in range(6):
+        driver.offer("v", "vip", latest_start_at=driver.now + 500)
+        granted = driver.release(running.pop(0))
+        if batch in granted:
+            break
+        running += granted
+    assert batch in driver.gate._books.running
+
+
+def test_overdue_head_of_one_instance_holds_no_other_back() -> None:
+    """Starvation is a matter between those who want the same engine."""
+    driver = Driver(wide(max_sequences=1))
+    for name in ("a", "b"):
+        driver.gate.observe([Reading(kv_usage=0.1, instance=name)], driver.now, half)
+    driver.admit("v", "vip", instance="a")
+    driver.queue("s", instance="a", latest_start_at=driver.now + 500)
+    driver.now += 25.0
+    for _ in range(8):
+        started = driver.admit("v", "vip", instance="b")
+        driver.release(started.ticket)
+
+
+def test_heaps_stay_small_however_often_turns_change() -> None:
+    """Entries out of date are dropped before they outgrow what they describe."""
+    driver = Driver(wide())
+    big = driver.admit("big", prompt_tokens=900, max_output_tokens=95)
+    driver.queue("s", latest_start_at=driver.now + 1e6)
+    band = driver.gate._books.queue.by_name["standard"]
+    for number in range(2000):
+        flow = driver.gate._books.tenants.get("s", driver.now).flows["standard"]
+        band.charge(flow, 1.0)
+        driver.cancel(driver.offer(f"t{number % 7}", latest_start_at=driver.now + 1e6).ticket)
+    queue = driver.gate._books.queue
+    for _ in range(300):
+        band.charge(flow, 1.0)
+    assert max(len(band._heap), len(band._heavy), len(queue._expiries)) < 200
+    assert driver.release(big.ticket) != []
+
+
+def test_a_third_tenant_may_pass_when_the_first_two_may_not() -> None:
+    """Behind a blocked head the next tenants are asked in turn."""
+    driver = Driver(wide())
+    driver.admit("x", prompt_tokens=500, max_output_tokens=300)
+    driver.queue("head", prompt_tokens=650, max_output_tokens=50)
+    driver.queue("second", prompt_tokens=600, max_output_tokens=900)
+    driver.now += 0.1
+    driver.admit("third", prompt_tokens=5, max_output_tokens=10)
+
+
+def test_room_is_judged_by_bytes_too_and_spares_the_promised() -> None:
+    """A full house of bytes refuses; one that came back on time is not the one to go."""
+    driver = Driver(
+        GateOptions(
+            kv=wide().kv,
+            queue=QueueOptions(max_requests=100, max_bytes=100),
+            classes=(ClassOptions(name="standard", max_wait_s=1e6, max_queued=2),),
+        )
+    )
+    big = driver.admit(prompt_tokens=900, max_output_tokens=95)
+    driver.queue(body_bytes=60)
+    assert driver.gate.precheck("t", "standard", driver.now, half) is None
+    driver.queue("u", body_bytes=40)
+    refusal = driver.gate.precheck("u", "standard", driver.now, half)
+    assert refusal is not None
+    assert refusal.reason is Reason.QUEUE_FULL
+    assert driver.refuse("w", body_bytes=0).reason is Reason.QUEUE_FULL
+    driver.release(big.ticket)
