@@ -120,7 +120,10 @@ def _share(value: float | None) -> str:
 
 
 def _table(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    heads = list(heads)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), show_header=any(heads)
+    )
     for index, head in enumerate(heads):
         table.add_column(head, justify="left" if index == 0 else "right", max_width=24)
     for cells in rows:
