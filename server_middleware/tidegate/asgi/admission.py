@@ -15,13 +15,16 @@ from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
 from tidegate.asgi.exchange import Exchange, Surroundings
 from tidegate.asgi.fields import FieldProblem
+from tidegate.asgi.identity import Caller
 from tidegate.asgi.keepalive import KeepAliveOptions, KeptStream
+from tidegate.asgi.reading import BytesHeld, NoRoom
 from tidegate.asgi.replies import Replier
 from tidegate.asgi.types import HeaderList, Scope
 from tidegate.core.decisions import Admit, Ask, Queued, Reason, Refuse
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 DRAIN_RETRY_AFTER_S = 5.0
+NO_ROOM_RETRY_AFTER_S = 5.0
 NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or 'x-api-key'."
 
 
@@ -34,12 +37,14 @@ class Manners:
         keepalive: of streams in the queue.
         stream_headers: further headers of a stream that is started before the app was asked.
         mode: the mode in force.
+        max_body_bytes: of all bodies that are being read or wait.
     """
 
     replier: Replier
     keepalive: KeepAliveOptions
     stream_headers: Callable[[Scope], HeaderList]
     mode: Callable[[], str]
+    max_body_bytes: int
 
 
 class Admission:
@@ -51,6 +56,7 @@ class Admission:
         self._builder = around.builder
         self._manners = manners
         self._replier = manners.replier
+        self._bodies = BytesHeld(manners.max_body_bytes, self._room.queued_bytes)
         self.is_draining = False
 
     async def admitted(self, arrival: Arrival) -> Exchange:
@@ -64,17 +70,12 @@ class Admission:
             raise self.denied(arrival, _draining())
         caller = await self._builder.identify(arrival.scope)
         if caller is None:
-            raise Denied(self._replier.bad_request(401, NO_KEY, arrival.scope, arrival.route))
+            raise self._bad_request(401, NO_KEY, arrival)
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
         if not arrival.said.was_here_before:
             self._settle(arrival, self._room.precheck(caller.tenant, caller.priority_class))
-        body = await self._read_body(arrival)
-        try:
-            asked = await self._builder.build(self._room, caller, arrival, body)
-        except FieldProblem as problem:
-            raise Denied(
-                self._replier.bad_request(400, str(problem), arrival.scope, arrival.route, problem.param)
-            ) from None
+        with self._bodies.body() as arrived:
+            asked = await self._asked(arrival, caller, arrived)
         arrival.priority_class = asked.ask.priority_class
         admit = await self._decide(arrival, asked)
         return Exchange(self._around, arrival, asked, admit, caller)
@@ -115,13 +116,22 @@ class Admission:
             )
         )
 
-    async def _read_body(self, arrival: Arrival) -> Body:
+    async def _asked(self, arrival: Arrival, caller: Caller, arrived: Callable[[int], None]) -> Asked:
+        body = await self._read_body(arrival, arrived)
+        try:
+            return await self._builder.build(self._room, caller, arrival, body)
+        except FieldProblem as problem:
+            raise self._bad_request(400, str(problem), arrival, problem.param) from None
+
+    async def _read_body(self, arrival: Arrival, arrived: Callable[[int], None]) -> Body:
         """The body; of a WebSocket, its first message."""
         arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            body = await self._builder.read_body(arrival)
+            body = await self._builder.read_body(arrival, arrived)
         except BodyTimeout as slow:
-            raise Denied(self._replier.bad_request(408, str(slow), arrival.scope, arrival.route)) from slow
+            raise self._bad_request(408, str(slow), arrival) from slow
+        except NoRoom:
+            raise self.denied(arrival, self._no_room()) from None
         arrival.receive, arrival.is_replayable = body.receive, True
         if body.disconnected:
             raise CallerLeft
@@ -147,6 +157,18 @@ class Admission:
             raise self._way_out(arrival, answer)
         self.say(EventKind.ADMITTED, arrival, waited_s=answer.waited_s)
         return answer
+
+    def _no_room(self) -> Refuse:
+        """In shadow mode too: a part of the body has been read, so the app could not have it whole."""
+        return Refuse(
+            ticket=0,
+            reason=Reason.QUEUE_FULL,
+            scope="model",
+            retry_after_s=self._room.spread(NO_ROOM_RETRY_AFTER_S),
+        )
+
+    def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Denied:
+        return Denied(self._replier.bad_request(status, text, arrival.scope, arrival.route, param))
 
     def _bypass_in_shadow(self, arrival: Arrival, ask: Ask) -> None:
         if self._manners.mode() == "shadow":

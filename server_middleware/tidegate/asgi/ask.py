@@ -81,8 +81,8 @@ class AskBuilder:
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
-    async def read_body(self, arrival: Arrival) -> Body:
-        """Read the body within its bounds.
+    async def read_body(self, arrival: Arrival, arrived: Callable[[int], None]) -> Body:
+        """Read the body within its bounds; `arrived` is told the size of each part.
 
         Raises:
             BodyTimeout: it did not arrive in time.
@@ -93,6 +93,7 @@ class AskBuilder:
             max_bytes=self._body.max_bytes,
             timeout_s=self._body.timeout_s,
             clock=self._clock,
+            arrived=arrived,
         )
 
     async def build(self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body) -> Asked:

@@ -88,7 +88,7 @@ class Body:
             return self._messages.popleft()
         return await self._receive()
 
-    async def read(self, max_bytes: int, is_late: Callable[[], bool]) -> bool:
+    async def read(self, max_bytes: int, is_late: Callable[[], bool], arrived: Callable[[int], None]) -> bool:
         """Buffers until the body is whole, larger than `max_bytes`, or the caller has gone.
 
         Returns:
@@ -100,7 +100,9 @@ class Body:
             if message["type"] != "http.request":
                 self.disconnected = message["type"] == "http.disconnect"
                 return True
-            self.read_bytes += len(message.get("body", b""))
+            part_bytes = len(message.get("body", b""))
+            self.read_bytes += part_bytes
+            arrived(part_bytes)
             if not message.get("more_body", False):
                 self.complete = self.read_bytes <= max_bytes
                 return True
@@ -109,8 +111,18 @@ class Body:
         return False
 
 
+def _uncounted(part_bytes: int) -> None:
+    """Nobody counts the parts."""
+
+
 async def read_body(
-    receive: Receive, *, headers: Headers, max_bytes: int, timeout_s: float, clock: Callable[[], float]
+    receive: Receive,
+    *,
+    headers: Headers,
+    max_bytes: int,
+    timeout_s: float,
+    clock: Callable[[], float],
+    arrived: Callable[[int], None] = _uncounted,
 ) -> Body:
     """Reads a body for its cost; one declared larger than `max_bytes` is not read at all.
 
@@ -120,6 +132,7 @@ async def read_body(
         max_bytes: nothing beyond it is buffered, but for the message that crosses it.
         timeout_s: for the whole body, from now on.
         clock: monotonic seconds.
+        arrived: told the size of each part; what it raises ends the reading.
 
     Raises:
         BodyTimeout: the body did not arrive in time.
@@ -130,7 +143,7 @@ async def read_body(
         return body
     deadline_at = clock() + timeout_s
     async with _Deadline(timeout_s):
-        if not await body.read(max_bytes, lambda: clock() > deadline_at):
+        if not await body.read(max_bytes, lambda: clock() > deadline_at, arrived):
             raise BodyTimeout(timeout_s)
     return body
 

@@ -122,6 +122,7 @@ class Runtime:
             keepalive=self.settings.keepalive,
             stream_headers=stream_headers,
             mode=lambda: self.mode,
+            max_body_bytes=self.settings.queue.max_bytes,
         )
 
     def start(self) -> None:

@@ -128,6 +128,14 @@ class WaitingRoom:
         except Exception as error:
             raise GateFault("estimate_prompt_tokens") from error
 
+    def queued_bytes(self) -> int:
+        """Body bytes held for those who wait."""
+        return self.gate.queued_bytes
+
+    def spread(self, wait_s: float) -> float:
+        """A wait of at least this long, spread so that those who are told it do not come back as one."""
+        return wait_s * (1 + self._uniform())
+
     def outlook(self, ticket: int) -> tuple[int, float | None] | None:
         """A waiting ticket's position and estimated wait in seconds; `None` when it does not wait.
 

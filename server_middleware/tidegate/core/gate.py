@@ -142,6 +142,11 @@ class Gate:
         """Tokens expected of a prompt of so many ASCII and other bytes."""
         return self._books.prompts.estimate(tenant, model, ascii_bytes, other_bytes)
 
+    @property
+    def queued_bytes(self) -> int:
+        """Body bytes of those who wait."""
+        return self._books.queue.queued_bytes
+
     def outlook(self, ticket: int, now: float) -> tuple[int, float | None] | None:
         """A waiter's position (from 1) and estimated wait in seconds; `None` for who does not wait.
 
