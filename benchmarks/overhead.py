@@ -100,6 +100,11 @@ def measure_rates(rounds: int, seconds: int, variants: list[str]) -> list[dict[s
                 port = running[variant].port
                 loaded[variant].append(wrk(port, connections=CONNECTIONS, seconds=seconds))
                 single[variant].append(wrk(port, connections=1, seconds=max(1, seconds // 2)))
+        for variant in ("tidegate", "tidegate_refusing"):
+            sent = sum(row["requests"] for row in loaded[variant] + single[variant])
+            decided = asyncio.run(get_json(running[variant].port, "/leases"))["decided"]
+            if decided < 0.95 * sent:  # it would be fast because it let everything pass
+                raise RuntimeError(f"{variant} decided on {decided} of {sent:.0f} requests")
     rows = []
     for variant in variants:
         busy, alone = _medians(loaded[variant]), _medians(single[variant])

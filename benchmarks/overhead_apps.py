@@ -9,6 +9,7 @@ Each peer is set up as its own documentation says, in memory, with limits that a
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
@@ -67,8 +68,13 @@ def bare_fastapi() -> Any:
 
 
 def _gated(level: float, **settings: Any) -> Any:
+    made = itertools.count(1)
+
     def probe() -> Reading:
-        return Reading(kv_usage=level, waiting=0, running=0, capacity_tokens=MANY)
+        # The counter moves: a reading in which nothing ever changes would be taken for a frozen gauge.
+        return Reading(
+            kv_usage=level, waiting=0, running=0, capacity_tokens=MANY, generation_tokens=next(made)
+        )
 
     app = bare()
     app.add_middleware(AdmissionMiddleware, settings=Settings(**settings), probe=probe)
@@ -80,7 +86,14 @@ def _gated(level: float, **settings: Any) -> Any:
         runtime = middleware._runtime  # noqa: SLF001 - the console would show the same, once a second
         assert runtime is not None
         statistics = runtime.statistics()
-        return JSONResponse({"running": statistics.running, "queued": statistics.queued})
+        refused = sum(statistics.refused.values())
+        return JSONResponse(
+            {
+                "running": statistics.running,
+                "queued": statistics.queued,
+                "decided": statistics.admitted + refused,
+            }
+        )
 
     app.router.routes.append(Route("/leases", leases))
     return app

@@ -47,7 +47,14 @@ def wrk(port: int, *, connections: int, seconds: int) -> dict[str, float]:
     if found is None:
         raise RuntimeError(f"wrk said: {output}")
     rate, p50, p99, refused, broken = (float(group) for group in found.groups())
-    return {"requests_per_s": rate, "p50_us": p50, "p99_us": p99, "not_2xx": refused, "broken": broken}
+    return {
+        "requests_per_s": rate,
+        "requests": rate * seconds,
+        "p50_us": p50,
+        "p99_us": p99,
+        "not_2xx": refused,
+        "broken": broken,
+    }
 
 
 def _request(**fields: Any) -> bytes:
