@@ -67,7 +67,7 @@ class Admission:
             Exception: a fault of ours.
         """
         if self.is_draining:
-            raise self.denied(arrival, _draining())
+            raise self._way_out(arrival, _draining())
         caller = await self._builder.identify(arrival.scope)
         if caller is None:
             raise self._bad_request(401, NO_KEY, arrival)
@@ -119,7 +119,7 @@ class Admission:
     async def _asked(self, arrival: Arrival, caller: Caller, arrived: Callable[[int], None]) -> Asked:
         body = await self._read_body(arrival, arrived)
         try:
-            return await self._builder.build(self._room, caller, arrival, body)
+            return await self._builder.build(self._room, caller, arrival, body, changes=not self._is_shadow)
         except FieldProblem as problem:
             raise self._bad_request(400, str(problem), arrival, problem.param) from None
 
@@ -127,7 +127,7 @@ class Admission:
         """The body; of a WebSocket, its first message."""
         arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            body = await self._builder.read_body(arrival, arrived)
+            body = await self._builder.read_body(arrival, None if self._is_shadow else arrived)
         except BodyTimeout as slow:
             raise self._bad_request(408, str(slow), arrival) from slow
         except NoRoom:
@@ -159,7 +159,6 @@ class Admission:
         return answer
 
     def _no_room(self) -> Refuse:
-        """In shadow mode too: a part of the body has been read, so the app could not have it whole."""
         return Refuse(
             ticket=0,
             reason=Reason.QUEUE_FULL,
@@ -167,11 +166,18 @@ class Admission:
             retry_after_s=self._room.spread(NO_ROOM_RETRY_AFTER_S),
         )
 
-    def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Denied:
+    def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Exception:
+        if self._is_shadow:
+            self.say(EventKind.SHADOWED, arrival, reason="bad_request")
+            return Bypass()
         return Denied(self._replier.bad_request(status, text, arrival.scope, arrival.route, param))
 
+    @property
+    def _is_shadow(self) -> bool:
+        return self._manners.mode() == "shadow"
+
     def _bypass_in_shadow(self, arrival: Arrival, ask: Ask) -> None:
-        if self._manners.mode() == "shadow":
+        if self._is_shadow:
             self._room.leave(ask.ticket)
             self.say(EventKind.SHADOWED, arrival, reason="queued")
             raise Bypass
@@ -219,7 +225,7 @@ class Admission:
 
     def _way_out(self, arrival: Arrival, refuse: Refuse) -> Exception:
         """A refusal as the way out that the mode asks for."""
-        if self._manners.mode() == "shadow":
+        if self._is_shadow:
             self.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
             return Bypass()
         return self.denied(arrival, refuse)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.asgi.arrival import Arrival
-from tidegate.asgi.body import Body, read_body
+from tidegate.asgi.body import Body, read_body, uncounted
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cost import Cost, unparsed
 from tidegate.asgi.examine import Examined, examine_off_loop
@@ -24,6 +24,7 @@ from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
 from tidegate.settings import Settings
 
+UNBOUNDED_S = 24 * 3600.0
 FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given for its first byte
 _NO_HEADERS: Headers = ()
 
@@ -81,8 +82,10 @@ class AskBuilder:
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
-    async def read_body(self, arrival: Arrival, arrived: Callable[[int], None]) -> Body:
+    async def read_body(self, arrival: Arrival, arrived: Callable[[int], None] | None) -> Body:
         """Read the body within its bounds; `arrived` is told the size of each part.
+
+        Without it (shadow mode) the body may take its time, as without a gate.
 
         Raises:
             BodyTimeout: it did not arrive in time.
@@ -91,31 +94,38 @@ class AskBuilder:
             arrival.watch.receive,
             headers=arrival.scope.get("headers", _NO_HEADERS),
             max_bytes=self._body.max_bytes,
-            timeout_s=self._body.timeout_s,
+            timeout_s=self._body.timeout_s if arrived is not None else UNBOUNDED_S,
             clock=self._clock,
-            arrived=arrived,
+            arrived=arrived or uncounted,
         )
 
-    async def build(self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body) -> Asked:
+    async def build(
+        self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body, *, changes: bool = True
+    ) -> Asked:
         """The ask and what belongs to it; what the field policy cuts is cut in `body` and in the scope.
+
+        Args:
+            changes: `False` (shadow mode): nothing is cut.
 
         Raises:
             FieldProblem: the request asks for something that is not allowed here.
         """
-        scope = arrival.scope
-        given: Headers = scope.get("headers", _NO_HEADERS)
-        headers = self._fields.headers(given) or given
         digest = body.digest() if body.complete and arrival.said.was_here_before else None
         examined = await self._examined(arrival.route, body)
-        if examined.data is not None:
-            body.replace_data(examined.data)
-            headers = with_content_length(headers, len(examined.data))
-        if headers is not given:
-            scope = {**scope, "headers": headers}  # a scope belongs to the server and is not changed
+        if changes:
+            self._change(arrival, body, examined.data)
         if examined.cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
-        arrival.scope = scope
         return self._asked(room, caller, arrival, examined.cost, body.size_bytes, digest)
+
+    def _change(self, arrival: Arrival, body: Body, data: bytes | None) -> None:
+        given: Headers = arrival.scope.get("headers", _NO_HEADERS)
+        headers = self._fields.headers(given) or given
+        if data is not None:
+            body.replace_data(data)
+            headers = with_content_length(headers, len(data))
+        if headers is not given:  # a scope belongs to the server and is not changed
+            arrival.scope = {**arrival.scope, "headers": headers}
 
     async def _examined(self, route: Route, body: Body) -> Examined:
         if not body.complete:

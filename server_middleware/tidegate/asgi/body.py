@@ -111,7 +111,7 @@ class Body:
         return False
 
 
-def _uncounted(part_bytes: int) -> None:
+def uncounted(part_bytes: int) -> None:
     """Nobody counts the parts."""
 
 
@@ -122,7 +122,7 @@ async def read_body(
     max_bytes: int,
     timeout_s: float,
     clock: Callable[[], float],
-    arrived: Callable[[int], None] = _uncounted,
+    arrived: Callable[[int], None] = uncounted,
 ) -> Body:
     """Reads a body for its cost; one declared larger than `max_bytes` is not read at all.
 

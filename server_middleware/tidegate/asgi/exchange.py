@@ -9,8 +9,9 @@ the stream goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import CoroutineType
 
 from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.ask import AskBuilder, Asked
@@ -72,7 +73,8 @@ class Exchange:
         self._has_body = False
         self._is_blocked = False
         self._is_superseded = False
-        self.sending_since: float | None = None
+        self._sending: Awaitable[None] | None = None  # a coroutine shows by itself whether it has ended
+        self._sent_at = 0.0
         self._watch.on_gone = self._on_gone
         if self._watch.is_gone:  # between the grant and now
             self._on_gone()
@@ -104,21 +106,32 @@ class Exchange:
             self._end(ending)
             self._watch.close()
 
-    async def send(self, message: Message) -> None:
-        """The app's `send`: pass on, then look."""
+    def send(self, message: Message) -> Awaitable[None]:
+        """The app's `send`: look, then pass on. A chunk in the middle goes to the server's own `send`."""
+        is_chunk = message["type"] == "http.response.body" and message.get("more_body", False)
+        if not is_chunk or self._is_superseded:
+            return self._send_looking(message)
+        if self._is_blocked:
+            self._tell_blocked(False)
+        self._sent_at = self._around.clock()
+        self._on_body(message.get("body", b""), self._sent_at)
+        self._sending = self._send(message)
+        return self._sending
+
+    async def _send_looking(self, message: Message) -> None:
+        """Everything but a chunk in the middle."""
         if self._is_superseded and not self._status:
             return  # its caller is answered by us
         kind = message["type"]
-        now = self._around.clock()
+        self._sent_at = self._around.clock()
         if kind == "http.response.body":
-            self._on_body(message.get("body", b""), now)
+            self._on_body(message.get("body", b""), self._sent_at)
         elif kind in _STARTS:
             message = self._on_start(message)
-        self.sending_since = now
+        self._sending = self._send(message)
         try:
-            await self._send(message)
+            await self._sending
         finally:
-            self.sending_since = None
             if self._is_blocked:
                 self._tell_blocked(False)
         if self._is_last(kind, message) and not self._watch.is_gone:
@@ -131,8 +144,9 @@ class Exchange:
 
     def look_for_blocked_send(self, now: float) -> None:
         """Called now and then: a send that hangs on a slow reader strands nothing."""
-        since = self.sending_since
-        if since is not None and not self._is_blocked and now - since > BLOCKED_AFTER_S:
+        sending = self._sending
+        is_pending = isinstance(sending, CoroutineType) and sending.cr_frame is not None
+        if is_pending and not self._is_blocked and now - self._sent_at > BLOCKED_AFTER_S:
             self._tell_blocked(True)
 
     def _on_start(self, message: Message) -> Message:

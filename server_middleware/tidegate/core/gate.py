@@ -55,6 +55,8 @@ class Gate:
             InvalidAsk: the class does not exist.
         """
         self._intake.require_class(priority_class)
+        if self._intake.needs_no_precheck(tenant):
+            return None
         self._bring_up(now)
         return self._intake.precheck(tenant, priority_class, self._now, uniform)
 

@@ -42,6 +42,10 @@ class Intake:
             known = ", ".join(self._books.queue.by_name)
             raise InvalidAsk(f"priority_class is {name!r}, expected one of {known}.")
 
+    def needs_no_precheck(self, tenant_name: str) -> bool:
+        """Nobody waits and the tenant has no quota: what remains is decided just as well with the body."""
+        return not len(self._books.queue) and self._books.tenants.is_without_quota(tenant_name)
+
     def precheck(self, tenant_name: str, class_name: str, now: float, uniform: Uniform) -> Refuse | None:
         """Before the body is read: signal, quota, seats."""
         self.require_class(class_name)

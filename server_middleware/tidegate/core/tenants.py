@@ -75,6 +75,11 @@ class Tenants:
         tenant = self._known[name] = self._record(name, limits or self._options.default_tenant, now)
         return tenant
 
+    def is_without_quota(self, name: str) -> bool:
+        """Whether this tenant is known and its requests are not counted against any rate."""
+        tenant = self._known.get(name)
+        return tenant is not None and tenant.quota is None
+
     def max_queued(self, tenant: Tenant) -> int:
         """Seats one tenant may take: configured, else a quarter of the room, at least 8."""
         return tenant.limits.max_queued or max(8, self._options.queue.max_requests // 4)
