@@ -266,3 +266,27 @@ async def test_the_deadline_cuts_a_server_that_hangs() -> None:
                 await client.get(url)
 
     assert 0.4 < time.monotonic() - began < 1.5
+
+
+@every_stack
+async def test_a_dripping_body_of_a_refusal_is_given_up(stack: Stack) -> None:
+    """A refusal whose body comes a byte at a time is read for two seconds, not to its end."""
+    clock = FakeClock(uniform=0.5)
+
+    class Dripping(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            for chunk in super().__iter__():
+                clock.advance(0.1)
+                yield chunk
+
+    inner = Inner(stack, (429, {"retry-after": "1"}, Dripping([b"x"] * 1000)), SERVED)
+    transport = stack.wrap(inner, timebase=clock, board=Board())
+    request = stack.library.Request("GET", "http://engine/")
+    answer = (
+        transport.handle_request(request)
+        if not stack.is_async
+        else await transport.handle_async_request(request)
+    )
+
+    assert answer.status_code == 200
+    assert inner.streams[0].read <= 22

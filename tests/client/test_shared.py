@@ -384,3 +384,26 @@ def test_origins_remembered_are_bounded() -> None:
     assert [state.origin for state in states] == [f"http://engine-{number}" for number in range(40, 50)]
     with pytest.raises(ValueError, match="max_origins is 0"):
         Board(max_origins=0)
+
+
+def test_the_origin_used_last_is_kept() -> None:
+    """What is forgotten is what has not been used for longest, not what was met first."""
+    clock, board = FakeClock(), Board(max_origins=2)
+    server = ScriptedServer(then=Reply(200))
+    with httpx.Client(
+        transport=RetryTransport(httpx.MockTransport(server), timebase=clock, board=board)
+    ) as client:
+        for name in ("a", "b", "a", "c"):
+            client.get(f"http://{name}/")
+
+    assert [state.origin for state in board.snapshot(clock.now)] == ["http://a", "http://c"]
+
+
+@every_stack
+async def test_success_gives_budget_back(stack: Stack) -> None:
+    """Each answer returns a tenth of a retry."""
+    scene = Scene(stack, break_off(), break_off())
+    for _ in range(11):
+        await scene.get()
+
+    assert scene.board.snapshot(scene.clock.now)[0].retry_budget == pytest.approx(98 + 1.1)
