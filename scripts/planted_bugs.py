@@ -153,10 +153,10 @@ BUGS = (
     Bug(
         "anyone-supersedes",
         "running.py",
-        "if place is None or place[0].ask.digest != ask.digest or",
-        "if place is None or",
+        "if has_left and lease.ask.digest == ask.digest and",
+        "if has_left and",
     ),
-    Bug("superseded-while-watched", "running.py", "return place[0] if has_left else None", "return place[0]"),
+    Bug("superseded-while-watched", "running.py", "if has_left and lease.ask.digest", "if lease.ask.digest"),
     Bug(
         "early-return-jumps",
         "intake.py",

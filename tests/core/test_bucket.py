@@ -183,3 +183,16 @@ def test_late_holder_is_honoured_even_after_the_bucket_was_full() -> None:
     last = max(item.retry_after_s for item in told if item is not None)
     assert [one.charge(10.0, f"c{number}", T0 + last + 1) for number in range(3)] == [None] * 3
     assert math.isclose(last, 3.0)
+
+
+def test_lapsed_and_partly_used_bookings_leave_no_more_than_the_burst() -> None:
+    """Refill kept for somebody who never came, or needed less, is not handed out on top."""
+    one = quota(tokens_per_s=10.0, token_burst=10.0)
+    one.charge(10.0, None, T0)
+    for number in range(3):
+        one.charge(10.0, f"c{number}", T0)
+    assert one.tokens is not None
+    assert one.charge(1.0, "c0", T0 + 3.0) is None
+    assert one.tokens.level <= max(one.tokens.burst, one.tokens.booked)
+    one.refill(T0 + 1000.0)
+    assert one.tokens.level == 10.0

@@ -428,6 +428,10 @@ def test_supersede_needs_key_body_tenant_and_a_caller_that_left() -> None:
         assert driver.step.cancelled == ()
     driver.release(driver.admit("stranger", **keyed).ticket)
     assert driver.step.cancelled == ()
+    driver.admit(attempt=2, **keyed)
+    assert list(driver.step.cancelled) == [first.ticket]
+    driver.admit(attempt=3, **keyed)
+    assert not driver.step.cancelled, "once is enough"
     third = Driver()
     first = third.admit(**keyed)
     third.gate.caller_gone(first.ticket, third.now)

@@ -693,3 +693,19 @@ def test_room_is_judged_by_bytes_too_and_spares_the_promised() -> None:
     assert refusal.reason is Reason.QUEUE_FULL
     assert driver.refuse("w", body_bytes=0).reason is Reason.QUEUE_FULL
     driver.release(big.ticket)
+
+
+def test_prefill_bound_that_came_from_demand_gives_way_to_an_engine_without_a_queue() -> None:
+    """Light traffic shows a low rate; while the engine queues nothing, the bound grows."""
+    driver = Driver(wide(capacity_tokens=10**6))
+    for counter in (0, 100):
+        driver.read(0.0, prompt_tokens=counter, waiting=0)
+        driver.now += 1.0
+    driver.admit(prompt_tokens=150)
+    driver.queue(prompt_tokens=150)
+    started: list[int] = []
+    for _ in range(5):
+        driver.now += 0.1
+        driver.pass_s(0.0)
+        started += driver.read(0.0, prompt_tokens=100, waiting=0, running=1)
+    assert started == [2]

@@ -41,6 +41,17 @@ def test_rate_counts_only_completions_while_work_waited() -> None:
     assert rate.per_s(8, 0.01) == pytest.approx(1.1 * 10, rel=0.1)
 
 
+def test_rate_is_kept_through_idle_time() -> None:
+    """A pause says nothing of how fast the server is."""
+    rate = ServiceRate(256, 0.0)
+    for step in range(300):
+        rate.tick(step / 10, is_loaded=True)
+        rate.completed(4.0)
+    rate.tick(30.0, is_loaded=False)
+    rate.tick(500.0, is_loaded=False)
+    assert rate.per_s(0, 0.01) == pytest.approx(11, rel=0.1)
+
+
 def test_rate_before_anything_is_known_and_its_floor() -> None:
     """The prior answers, and nobody is ever told to wait for ever."""
     rate = ServiceRate(256, 0.0)
@@ -107,9 +118,10 @@ def test_blind_budget_shrinks_once_per_service_time_and_grows_when_it_limits() -
     budget.cut(GAP_CUT, 101.0, 4.0)
     assert budget.share == pytest.approx(0.8)
     assert budget.concurrency == pytest.approx(8.0)
-    budget.limiting(102.0, 4.0)
-    assert budget.share == pytest.approx(0.8)
-    budget.limiting(105.0, 4.0)
+    for instant in (110.0, 113.0):
+        budget.limiting(instant, 4.0)
+        assert budget.share == pytest.approx(0.8), "a spell begins with a quiet time"
+    budget.limiting(114.0, 4.0)
     assert budget.share > 0.8
     assert budget.concurrency == pytest.approx(9.0)
     for step in range(200):
@@ -117,6 +129,6 @@ def test_blind_budget_shrinks_once_per_service_time_and_grows_when_it_limits() -
     assert budget.share == pytest.approx(0.1)
     assert budget.concurrency == 1.0
     for step in range(2000):
-        budget.limiting(10_000.0 + 10 * step, 4.0)
+        budget.limiting(10_000.0 + 4 * step, 4.0)
     assert budget.share == 1.0
     assert budget.concurrency == 80.0

@@ -14,6 +14,7 @@ LATE_FACTOR = 3.0  # of the usual time to first token, per prompt token
 LEAST_PROMPT = 32.0  # a shorter prompt takes no less time to start
 GAP_CUT, LATE_CUT, ERROR_CUT = 0.8, 0.9, 0.9
 GROWTH = 0.02  # of the whole budget, per quiet service time
+EPISODE_S = 1.0  # the gate looks more often than this while somebody is held back
 LEAST, MOST = 0.1, 1.0
 MOST_CONCURRENCY_FACTOR = 8.0  # where no capacity is known the budget may grow this far beyond its start
 
@@ -40,6 +41,7 @@ class BlindBudget:
         self.concurrency = float(concurrency)
         self._start = float(concurrency)
         self._changed_at = float("-inf")
+        self._limited_at = float("-inf")
         self.inter_token_s = Usual(0.05)
         self._first_token_s = Usual(0.05)  # per prompt token
 
@@ -75,9 +77,10 @@ class BlindBudget:
 
     def limiting(self, now: float, service_s: float) -> None:
         """The budget turned somebody away; after a quiet service time it grows."""
-        if self._changed_at == float("-inf"):
-            self._changed_at = now  # the quiet time begins
-        elif now - self._changed_at >= service_s:
+        if now - self._limited_at > max(service_s, EPISODE_S):
+            self._changed_at = max(self._changed_at, now)  # a new spell: the quiet time begins
+        self._limited_at = now
+        if now - self._changed_at >= service_s:
             self._changed_at = now
             self.share = min(MOST, self.share + GROWTH)
             self.concurrency = min(self._start * MOST_CONCURRENCY_FACTOR, self.concurrency + 1)

@@ -124,11 +124,11 @@ class Quota:
 
     def refill(self, now: float) -> None:
         """Let unused bookings lapse and bring both buckets up to `now`."""
+        while self._lapses and (self._lapses[0][0] <= now or not self._lapses[0][2].is_open):
+            self._close(heapq.heappop(self._lapses)[2])
         for bucket in (self.requests, self.tokens):
             if bucket is not None:
                 bucket.refill(now)
-        while self._lapses and (self._lapses[0][0] <= now or not self._lapses[0][2].is_open):
-            self._close(heapq.heappop(self._lapses)[2])
 
     def charge(self, cost_tokens: float, identity: str | None, now: float) -> Shortfall | None:
         """Take one request and `cost_tokens`, or say when they will be there and book that place."""
@@ -136,14 +136,16 @@ class Quota:
         booking = self._due_booking(identity, now)
         cost_tokens = self.chargeable(cost_tokens)
         if booking is not None and self._holds(cost_tokens):
-            self._close(booking)
             self._take(cost_tokens)
+            self._close(booking)
+            self.refill(now)  # what the booking held beyond its use counts no more than the burst
             return None
         shortfall = self.shortfall(cost_tokens)
         if shortfall is None:
+            self._take(cost_tokens)
             if booking is not None:
                 self._close(booking)
-            self._take(cost_tokens)
+            self.refill(now)
             return None
         return self._book(shortfall, cost_tokens, identity, now)
 

@@ -41,7 +41,7 @@ class Cycle:
         for waiter in self._books.queue.expired(now):
             self.turn_away(waiter, Reason.WAIT_EXPIRED, effects, now, uniform)
         if self.blocked_by is not None:
-            self._books.pool.limited(now)
+            self._books.pool.limited(now, by=self.blocked_by)
         self._dispatch(effects, now)
         while self._make_room(effects, now, uniform, arrival) or self._expire_at(effects, now, uniform):
             self._dispatch(effects, now)

@@ -24,6 +24,7 @@ PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
 RATE_DECAY_PER_S = 0.01
 RATE_SPAN_S = 1.0
+RATE_GROWTH = 1.5  # per reading that finds no queue in the engine while the bound holds requests back
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 
@@ -60,6 +61,7 @@ class Instance:
         self.budget = BlindBudget(options.signal.blind_concurrency)
         self.pace = PaceGuard(options.kv.target_inter_token_s)
         self._prefill_from: tuple[float, float | None] = (0.0, None)  # instant and counter of the span
+        self._is_prefill_binding = False
         self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
@@ -240,8 +242,9 @@ class Instance:
         """The engine has answered with an error."""
         self._distress(ERROR_CUT, now)
 
-    def limited(self, now: float) -> None:
-        """Somebody was held back here; while blind that lets the budget grow in time."""
+    def limited(self, now: float, *, by: Verdict) -> None:
+        """Somebody was held back; while blind that lets the budget grow in time."""
+        self._is_prefill_binding = by is Verdict.PREFILL
         if self.is_blind(now):
             self.budget.limiting(now, self.mean_service_s)
 
@@ -263,6 +266,9 @@ class Instance:
 
     def _measure_prefill(self, reading: Reading, now: float) -> None:
         """Peak hold over spans of a second or more: engines count a prompt when all of it has been read."""
+        if self._is_prefill_binding and reading.waiting == 0:
+            self.prefill_rate *= RATE_GROWTH  # it reads whatever it is given: the bound came from demand
+        self._is_prefill_binding = False
         tokens = reading.prompt_tokens
         since, before = self._prefill_from
         if tokens is None or (before is not None and tokens < before):  # not told, or restarted

@@ -136,10 +136,10 @@ class Pool:
             return False
         return all(item.state(now) is State.BLIND for item in self.candidates(ask))
 
-    def limited(self, now: float) -> None:
+    def limited(self, now: float, *, by: Verdict) -> None:
         """Somebody was held back."""
         for instance in self.by_name.values():
-            instance.limited(now)
+            instance.limited(now, by=by)
 
     def changes_at(self, now: float) -> float | None:
         """When the passing of time next changes what some instance's signal is worth."""

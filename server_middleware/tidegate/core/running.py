@@ -42,7 +42,7 @@ class Running:
         self._prompts = prompts
         self._rate = rate
         self._places: dict[int, tuple[Lease, Instance, Flow]] = {}
-        self._keyed: dict[Key, int] = {}
+        self._keyed: dict[Key, list[int]] = {}
         self._estimated_at = float("-inf")
         self.admitted = 0
 
@@ -78,7 +78,7 @@ class Running:
         self._places[ask.ticket] = (lease, instance, flow)
         key = key_of(ask)
         if key is not None and ask.is_keyed:
-            self._keyed[key] = ask.ticket
+            self._keyed.setdefault(key, []).append(ask.ticket)
         flow.running += 1
         flow.band.running += 1
         flow.tenant.running += 1
@@ -96,8 +96,10 @@ class Running:
         lease, instance, flow = place
         instance.end(ticket, now)
         key = key_of(lease.ask)
-        if key is not None and self._keyed.get(key) == ticket:
-            del self._keyed[key]
+        if key is not None and lease.ask.is_keyed:
+            self._keyed[key].remove(ticket)
+            if not self._keyed[key]:
+                del self._keyed[key]
         flow.running -= 1
         flow.band.running -= 1
         flow.tenant.running -= 1
@@ -153,12 +155,13 @@ class Running:
         key = key_of(ask)
         if not ask.is_keyed or key is None or ask.digest is None:
             return None
-        place = self._places.get(self._keyed.get(key, -1))
-        if place is None or place[0].ask.digest != ask.digest or place[0].is_cancelled:
-            return None
-        deadline = place[0].ask.deadline_at
-        has_left = place[0].is_caller_gone or (deadline is not None and deadline <= now)
-        return place[0] if has_left else None
+        for ticket in self._keyed.get(key, ()):
+            lease = self._places[ticket][0]
+            deadline = lease.ask.deadline_at
+            has_left = lease.is_caller_gone or (deadline is not None and deadline <= now)
+            if has_left and lease.ask.digest == ask.digest and not lease.is_cancelled:
+                return lease
+        return None
 
     def estimate(self, now: float) -> None:
         """Carry forward what no stream reports: answers in one piece, and streams nobody drains."""
