@@ -25,8 +25,8 @@ PICTURES = ROOT / "docs/results"
 INTRODUCTION = """# Results
 
 Written by `python -m benchmarks.plots` from the files in `benchmarks/results/`; do not edit by hand.
-What each benchmark does and how to run it is in [benchmarks/README.md](../benchmarks/README.md), what the
-algorithms are in [theory.md](theory.md).
+What each benchmark does and how to run it is in [benchmarks/README.md](../benchmarks/README.md); the theory
+of operation is the docstring of [the core](../server_middleware/tidegate/core/__init__.py).
 """
 
 

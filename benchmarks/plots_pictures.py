@@ -72,7 +72,7 @@ def refused_picture(rows: list[dict[str, Any]], path: Path) -> None:
         (right, obedient, "attempts_per_success", "attempts per success, obedient clients"),
     )
     for axis, mine, key, title in panels:
-        labels = [f"{row['policy']}\n{row['scenario'].split(',')[0]}" for row in mine]
+        labels = [f"{row['policy']}\n{row['scenario'].split(', ')[0]}" for row in mine]
         _bars(axis, labels, [row[key] for row in mine], [_colour(row["policy"]) for row in mine], title)
         axis.tick_params(axis="y", labelsize=7)
     _save(figure, path)

@@ -52,6 +52,8 @@ def figure(value: object) -> str:
         return "" if value is None else str(value)
     if math.isnan(value):
         return "-"
+    if value == 0:
+        return "0"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
     return f"{value:.{digits}f}"
 
