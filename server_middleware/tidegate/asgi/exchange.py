@@ -15,18 +15,17 @@ from types import CoroutineType
 
 from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.ask import AskBuilder, Asked
-from tidegate.asgi.background import BackgroundLeases, ResponseReader, Seen
+from tidegate.asgi.background import BackgroundLeases, Seen
 from tidegate.asgi.cors import expose
 from tidegate.asgi.headers import server_timing
 from tidegate.asgi.identity import Caller
-from tidegate.asgi.stream import OutputCounter
+from tidegate.asgi.metering import Meter
 from tidegate.asgi.types import App, Message
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Admit, Ending, Settlement
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
-COUNT_AT_CHUNKS, COUNT_AT_BYTES = 64, 4096  # no more is set aside than this before it is counted
 BLOCKED_AFTER_S = 1.0  # a send that takes longer than this has a reader too slow to drain
 _STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 _BUSY = frozenset({429, 503})
@@ -55,8 +54,7 @@ class Exchange:
         self._asked = asked
         self._admit = admit
         self._caller = caller
-        self._counter: OutputCounter | None = OutputCounter(arrival.route, asked.ask.sequences)
-        self._response = ResponseReader() if asked.is_background else None
+        self._meter = Meter(arrival.route, asked, around.builder.reported, around.on_fault)
         self._is_socket = arrival.scope["type"] == "websocket"
         self._watch = arrival.watch
         self._send = arrival.send
@@ -65,8 +63,6 @@ class Exchange:
         self._receive = arrival.receive
         self._started_at = around.clock()
         self._told_at = -1.0
-        self._output_tokens = 0.0
-        self._uncounted: list[bytes] = []
         self._status = 0
         self._has_trailers = False
         self._has_ended = False
@@ -165,35 +161,19 @@ class Exchange:
         return {**message, "headers": headers}
 
     def _on_body(self, chunk: bytes, now: float) -> None:
-        """Set a chunk aside; counting several at once costs half as much."""
-        if self._counter is None or not chunk:
+        if not chunk:
             return
         if not self._has_body:
             self._has_body = True
             self._emit(EventKind.FIRST_BYTE, now)
-        self._uncounted.append(chunk)
+        self._meter.take(chunk)
         if now - self._told_at >= PROGRESS_INTERVAL_S:
-            self._count()
             self._told_at = now
+            self._meter.count()
             self._guarded("progress", self._tell_progress)
-        elif len(self._uncounted) >= COUNT_AT_CHUNKS or len(chunk) >= COUNT_AT_BYTES:
-            self._count()
-
-    def _count(self) -> None:
-        chunks, self._uncounted = self._uncounted, []
-        if self._counter is None or not chunks:
-            return
-        try:
-            data = b"".join(chunks)
-            self._output_tokens = self._counter.feed(data)
-            if self._response is not None:
-                self._response.feed(data)
-        except Exception as error:  # noqa: BLE001 - the stream goes on without being counted
-            self._counter = None
-            self._around.on_fault("stream", error)
 
     def _tell_progress(self, now: float) -> None:
-        self._around.room.gate.progress(self._admit.ticket, self._output_tokens, now)
+        self._around.room.gate.progress(self._admit.ticket, self._meter.output_tokens, now)
 
     def _is_last(self, kind: str, message: Message) -> bool:
         if kind in ("http.response.body", "websocket.http.response.body"):
@@ -212,15 +192,15 @@ class Exchange:
         if self._has_ended:
             return
         self._has_ended = True
-        self._count()
-        reader = self._response
+        self._meter.count()
+        reader = self._meter.response
         if reader is not None and reader.response_id is not None and 200 <= self._status < 300:
             seen = reader.seen()
             if seen.ending is None:
                 self._around.background.hold(reader.response_id, self._end_background)
                 return
             ending = seen.ending
-        self._settle(self._settlement(ending))
+        self._settle(self._meter.settlement(ending))
 
     def _end_background(self, seen: Seen) -> None:
         self._settle(
@@ -234,22 +214,6 @@ class Exchange:
     def _settle(self, settlement: Settlement) -> None:
         self._around.room.release(self._admit.ticket, settlement)
         self._emit(EventKind.ENDED, self._around.clock(), settlement)
-
-    def _settlement(self, ending: Ending) -> Settlement:
-        try:
-            usage = self._counter.usage if self._counter is not None else None
-            is_cut = self._counter is not None and self._counter.finished_by_length
-            prompt, output = usage if usage is not None else (None, None)
-            if prompt is not None:
-                self._around.builder.reported(self._asked, prompt)
-        except Exception as error:  # noqa: BLE001 - the lease ends all the same
-            self._around.on_fault("usage", error)
-            return Settlement(ending=ending)
-        if output is None and ending is Ending.COMPLETED and self._output_tokens:
-            output = round(self._output_tokens)
-        return Settlement(
-            ending=ending, prompt_tokens=prompt, output_tokens=output, finished_by_length=is_cut
-        )
 
     def _emit(self, kind: EventKind, now: float, settlement: Settlement | None = None) -> None:
         ask = self._asked.ask
@@ -265,7 +229,7 @@ class Exchange:
                 waited_s=self._admit.waited_s,
                 duration_s=now - self._started_at,
                 prompt_tokens=ask.prompt_tokens if prompt is None else prompt,
-                output_tokens=self._output_tokens if output is None else output,
+                output_tokens=self._meter.output_tokens if output is None else output,
                 status=self._status,
             )
         )
