@@ -306,3 +306,23 @@ async def test_shadow_mode_lets_a_slow_body_take_its_time() -> None:
         slow.push(b"y", more=False)
         await slow.task
         assert b.app.bodies == [b"x" * 100 + b"y"]
+
+
+async def test_a_body_too_large_to_be_looked_at_is_413() -> None:
+    """Else padding would be a way round the field policy; declared or not, and never in shadow mode."""
+    for headers in ({}, {"content-length": "101"}):
+        async with bed(body={"max_bytes": 100}) as b:
+            raw = Raw(b.gate, b'{"priority": -9, "prompt": "' + b"x" * 100 + b'"}', headers)
+            await raw.task
+            assert raw.status == 413
+            error = json.loads(raw.sent[1]["body"])["error"]
+            assert "body.max_bytes" in error["message"]
+            assert b.app.started == 0
+    async with bed(body={"max_bytes": 100, "oversize": "pass"}) as b:
+        raw = Raw(b.gate, b"x" * 200)
+        await raw.task
+        assert (raw.status, b.app.bodies) == (200, [b"x" * 200])
+    async with bed(body={"max_bytes": 100}, mode="shadow") as b:
+        raw = Raw(b.gate, b"x" * 200)
+        await raw.task
+        assert (raw.status, b.app.bodies) == (200, [b"x" * 200])

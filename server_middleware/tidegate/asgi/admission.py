@@ -25,6 +25,7 @@ from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 DRAIN_RETRY_AFTER_S = 5.0
 NO_ROOM_RETRY_AFTER_S = 5.0
+TOO_LARGE = "The request body is larger than {bytes} bytes (body.max_bytes)."
 NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or 'x-api-key'."
 
 
@@ -118,6 +119,8 @@ class Admission:
 
     async def _asked(self, arrival: Arrival, caller: Caller, arrived: Callable[[int], None]) -> Asked:
         body = await self._read_body(arrival, arrived)
+        if not body.complete and self._builder.rejects_oversize and arrival.scope["type"] == "http":
+            raise self._bad_request(413, TOO_LARGE.format(bytes=self._builder.max_body_bytes), arrival)
         try:
             return await self._builder.build(self._room, caller, arrival, body, changes=not self._is_shadow)
         except FieldProblem as problem:

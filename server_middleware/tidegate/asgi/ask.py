@@ -55,6 +55,8 @@ class AskBuilder:
         self, settings: Settings, clock: Callable[[], float], keys: CachedKeys | None = None
     ) -> None:
         self._body = settings.body
+        self.max_body_bytes = settings.body.max_bytes
+        self.rejects_oversize = settings.body.oversize == "reject"
         self._keeps_alive = settings.keepalive.after_s is not None
         self._media = MediaPrices()
         self._fields = settings.fields

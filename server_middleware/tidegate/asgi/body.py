@@ -27,8 +27,10 @@ class BodyOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_bytes: int = Field(default=8 * 1024 * 1024, ge=0)
-    """Larger bodies are not held: their cost is estimated from the declared length."""
+    max_bytes: int = Field(default=32 * 1024 * 1024, ge=0)
+    """Larger bodies are not held; see `oversize`."""
+    oversize: Literal["reject", "pass"] = "reject"
+    """`reject` answers 413; `pass` prices a larger body by its length, and no field of it is looked at."""
     timeout_s: float = Field(default=30.0, gt=0)
     """A body that takes longer to arrive is answered 408."""
 
