@@ -19,6 +19,7 @@ MAX_TRIES = 4
 OUTPUT_TOKENS = (150, 350)
 PROMPT_WORDS = (40, 160)
 TIMEOUT_S = 60.0
+ERROR_TAIL_CHARACTERS = 2_000  # a refusal after keep-alive comments is an event at the end of the stream
 
 
 @dataclass(slots=True)
@@ -75,24 +76,32 @@ class Flood:
             "messages": [{"role": "user", "content": words}],
             "max_tokens": self._random.randint(*OUTPUT_TOKENS),
             "ignore_eos": True,
+            "stream": True,
         }
         key = self._random.choice(self.keys)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         for _ in range(MAX_TRIES):
-            try:
-                response = await self.client.post(
-                    "/v1/chat/completions", json=body, headers=headers, timeout=TIMEOUT_S
-                )
-            except httpx.HTTPError:
-                break
-            if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
-                break
+            wait_s = await self._try(body, headers)
+            if wait_s is None:
+                return
             self.refused += 1
-            await asyncio.sleep(float(response.headers.get("retry-after", 1)))
-        else:
+            await asyncio.sleep(wait_s)
+        self.lost += 1
+
+    async def _try(self, body: dict[str, object], headers: dict[str, str]) -> float | None:
+        """One attempt, counted unless it was refused; then the seconds to wait."""
+        try:
+            async with self.client.stream(
+                "POST", "/v1/chat/completions", json=body, headers=headers, timeout=TIMEOUT_S
+            ) as response:
+                text = (await response.aread()).decode("utf-8", "replace")
+        except httpx.HTTPError:
             self.lost += 1
-            return
-        if response.is_success:
+            return None
+        if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            return float(response.headers.get("retry-after", 1))
+        if response.is_success and '"error"' not in text[-ERROR_TAIL_CHARACTERS:]:
             self.answered += 1
         else:
             self.lost += 1
+        return None
