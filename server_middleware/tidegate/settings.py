@@ -76,10 +76,11 @@ class TenantSettings(BaseModel):
     token_burst: float | None = None
     max_concurrency: int | None = None
     max_queued: int | None = None
+    fields: FieldPolicy | None = None
 
     def limits(self) -> TenantLimits:
         """The part that the core needs."""
-        return TenantLimits(**self.model_dump(exclude={"name", "keys"}))
+        return TenantLimits(**self.model_dump(exclude={"name", "keys", "fields"}))
 
 
 class Settings(BaseSettings):

@@ -326,3 +326,30 @@ async def test_a_body_too_large_to_be_looked_at_is_413() -> None:
         raw = Raw(b.gate, b"x" * 200)
         await raw.task
         assert (raw.status, b.app.bodies) == (200, [b"x" * 200])
+
+
+async def test_end_users_share_their_services_quota_and_cannot_be_another_tenant() -> None:
+    """The header adds turns inside one key; it is no way round the key's quota."""
+    tenants = [
+        {"name": "app", "keys": ["app"], "requests_per_s": 0.001, "request_burst": 2},
+        {"name": "app/x", "keys": ["other"]},
+    ]
+    async with bed(tenants=tenants, identity={"end_user_header": "X-User"}) as b:
+        statuses = [
+            (await b.post(headers=as_("app", **{"x-user": user}))).status_code
+            for user in ("x", "y", "z", "x")
+        ]
+        assert statuses == [200, 200, 429, 429]
+        assert (await b.post(headers=as_("other"))).status_code == 200
+
+
+async def test_a_tenant_may_have_a_field_policy_of_its_own() -> None:
+    """One may set the engine's priority, the others may not."""
+    tenants = [
+        {"name": "ops", "keys": ["ops"], "fields": {"priority": "allow"}},
+        {"name": "a", "keys": ["a"]},
+    ]
+    async with bed(tenants=tenants) as b:
+        for key in ("ops", "a"):
+            await b.post({"prompt": "x", "priority": -5}, headers=as_(key, **{"x-vllm-priority": "1"}))
+        assert ["priority" in json.loads(body) for body in b.app.bodies] == [True, False]

@@ -14,6 +14,7 @@ from tidegate.asgi.body import Body, read_body, uncounted
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cost import Cost, unparsed
 from tidegate.asgi.examine import Examined, examine_off_loop
+from tidegate.asgi.fields import FieldPolicy
 from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
 from tidegate.asgi.keys import CachedKeys
@@ -22,6 +23,7 @@ from tidegate.asgi.said import Said
 from tidegate.asgi.types import Headers, Scope, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
+from tidegate.core.tenants import END_USER
 from tidegate.settings import Settings
 
 UNBOUNDED_S = 24 * 3600.0
@@ -60,6 +62,7 @@ class AskBuilder:
         self._keeps_alive = settings.keepalive.after_s is not None
         self._media = MediaPrices()
         self._fields = settings.fields
+        self._fields_of = {row.name: row.fields for row in settings.tenants if row.fields is not None}
         self._flex_class = settings.identity.flex_class
         self._clock = clock
         self._resolver = Resolver(
@@ -113,26 +116,18 @@ class AskBuilder:
             FieldProblem: the request asks for something that is not allowed here.
         """
         digest = body.digest() if body.complete and arrival.said.was_here_before else None
-        examined = await self._examined(arrival.route, body)
+        policy = self._fields_of.get(caller.tenant, self._fields)
+        examined = await self._examined(arrival.route, body, policy)
         if changes:
-            self._change(arrival, body, examined.data)
+            _change(arrival, body, examined.data, policy)
         if examined.cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
         return self._asked(room, caller, arrival, examined.cost, body.size_bytes, digest)
 
-    def _change(self, arrival: Arrival, body: Body, data: bytes | None) -> None:
-        given: Headers = arrival.scope.get("headers", _NO_HEADERS)
-        headers = self._fields.headers(given) or given
-        if data is not None:
-            body.replace_data(data)
-            headers = with_content_length(headers, len(data))
-        if headers is not given:  # a scope belongs to the server and is not changed
-            arrival.scope = {**arrival.scope, "headers": headers}
-
-    async def _examined(self, route: Route, body: Body) -> Examined:
+    async def _examined(self, route: Route, body: Body, policy: FieldPolicy) -> Examined:
         if not body.complete:
             return Examined(unparsed(body.size_bytes))
-        return await examine_off_loop(body.data, route, self._fields)
+        return await examine_off_loop(body.data, route, policy)
 
     def _asked(
         self,
@@ -195,9 +190,20 @@ class AskBuilder:
         )
 
 
+def _change(arrival: Arrival, body: Body, data: bytes | None, policy: FieldPolicy) -> None:
+    """Put what the policy left of the request in its place."""
+    given: Headers = arrival.scope.get("headers", _NO_HEADERS)
+    headers = policy.headers(given) or given
+    if data is not None:
+        body.replace_data(data)
+        headers = with_content_length(headers, len(data))
+    if headers is not given:  # a scope belongs to the server and is not changed
+        arrival.scope = {**arrival.scope, "headers": headers}
+
+
 def _tenant(caller: Caller) -> str:
     """The name under which the core keeps this caller; end users share their service's key, fairly."""
-    return caller.tenant if caller.end_user is None else f"{caller.tenant}/{caller.end_user}"
+    return caller.tenant if caller.end_user is None else f"{caller.tenant}{END_USER}{caller.end_user}"
 
 
 def _least(one: float | None, other: float | None) -> float | None:
