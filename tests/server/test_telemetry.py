@@ -76,7 +76,7 @@ def test_events_are_counted_under_bounded_labels(registry: CollectorRegistry) ->
     assert value(registry, "tidegate_output_tokens_total", **{"class": "vip"}) == 7
     assert value(registry, "tidegate_faults_total", where="offer") == 1
     assert value(registry, "tidegate_shadowed_total", **{"class": "vip", "reason": "queued"}) == 1
-    assert value(registry, "tidegate_probe_failures_total", instance="a") == 1
+    assert value(registry, "tidegate_probe_failures_total", engine="a") == 1
     assert value(registry, "tidegate_time_to_first_byte_seconds_count", **{"class": "vip"}) == 1
 
 
@@ -85,10 +85,10 @@ def test_the_snapshot_is_mirrored_and_the_unknown_is_left_out(registry: Collecto
     PrometheusHook(registry)(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
     assert value(registry, "tidegate_queued_requests", **{"class": "vip"}) == 2
     assert value(registry, "tidegate_oldest_wait_seconds", **{"class": "vip"}) == 0.7
-    assert value(registry, "tidegate_kv_level_ratio", instance="default") == 0.5
-    assert value(registry, "tidegate_engine_waiting_requests", instance="default") is None
-    assert value(registry, "tidegate_signal_state", instance="default", state="fresh") == 1
-    assert value(registry, "tidegate_signal_state", instance="default", state="blind") == 0
+    assert value(registry, "tidegate_kv_level_ratio", engine="default") == 0.5
+    assert value(registry, "tidegate_engine_waiting_requests", engine="default") is None
+    assert value(registry, "tidegate_signal_state", engine="default", state="fresh") == 1
+    assert value(registry, "tidegate_signal_state", engine="default", state="blind") == 0
 
 
 def test_modes_pass_through_and_draining_are_gauges(registry: CollectorRegistry) -> None:

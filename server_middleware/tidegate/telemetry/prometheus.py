@@ -1,6 +1,6 @@
 """Events as Prometheus metrics, in the process's default registry: an engine's own /metrics shows them.
 
-Law of this file: labels are bounded (class, reason, instance, state; never a tenant or a key), every
+Law of this file: labels are bounded (class, reason, engine, state; never a tenant or a key), every
 metric starts with `tidegate_`, and only plain Counter, Gauge and Histogram are used, with a
 multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
 """
@@ -60,7 +60,7 @@ class PrometheusHook:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended requests", "class")
         self.output_tokens = counter("output_tokens", "Output tokens of ended requests", "class")
         self.faults = counter("faults", "Unexpected exceptions of the gate itself", "where")
-        self.probe_failures = counter("probe_failures", "Failed reads of the KV level", "instance")
+        self.probe_failures = counter("probe_failures", "Failed reads of the KV level", "engine")
         self.wait = histogram("queue_wait_seconds", "Time from arrival to admission", "class")
         self.first_byte = histogram(
             "time_to_first_byte_seconds", "From admission to the first body byte", "class"
@@ -76,25 +76,25 @@ class PrometheusHook:
         self.mode = gauge("mode", "1 for the mode in force", "mode", mode=most)
         self.passing = gauge("pass_through", "1 while repeated faults have opened the gate", mode=most)
         self.draining = gauge("draining", "1 while the server is stopping", mode=most)
-        self.level = gauge("kv_level_ratio", "Measured KV usage, 0..1", "instance", mode=most)
-        self.age = gauge("kv_level_age_seconds", "Age of the last reading", "instance", mode=most)
+        self.level = gauge("kv_level_ratio", "Measured KV usage, 0..1", "engine", mode=most)
+        self.age = gauge("kv_level_age_seconds", "Age of the last reading", "engine", mode=most)
         self.watermark = gauge(
-            "kv_high_watermark_ratio", "Level above which nothing passes", "instance", mode=most
+            "kv_high_watermark_ratio", "Level above which nothing passes", "engine", mode=most
         )
-        self.capacity = gauge("kv_capacity_tokens", "KV capacity in force", "instance", mode=most)
-        self.held = gauge("kv_held_tokens", "Tokens charged to leases now", "instance")
-        self.peak = gauge("kv_projected_peak_tokens", "Largest future occupancy of the leases", "instance")
-        self.margin = gauge("kv_margin_ratio", "Safety margin in force", "instance", mode=most)
+        self.capacity = gauge("kv_capacity_tokens", "KV capacity in force", "engine", mode=most)
+        self.held = gauge("kv_held_tokens", "Tokens charged to leases now", "engine")
+        self.peak = gauge("kv_projected_peak_tokens", "Largest future occupancy of the leases", "engine")
+        self.margin = gauge("kv_margin_ratio", "Safety margin in force", "engine", mode=most)
         self.prompt_factor = gauge(
-            "kv_prompt_factor_ratio", "Learnt measured-to-charged prompts", "instance", mode=most
+            "kv_prompt_factor_ratio", "Learnt measured-to-charged prompts", "engine", mode=most
         )
         self.preemptions = gauge(
-            "engine_preemptions", "Preemptions the engine has counted", "instance", mode=most
+            "engine_preemptions", "Preemptions the engine has counted", "engine", mode=most
         )
         self.engine_waiting = gauge(
-            "engine_waiting_requests", "Requests in the engine's queue", "instance", mode=most
+            "engine_waiting_requests", "Requests in the engine's queue", "engine", mode=most
         )
-        self.state = gauge("signal_state", "1 for the state the signal is in", "instance", "state", mode=most)
+        self.state = gauge("signal_state", "1 for the state the signal is in", "engine", "state", mode=most)
 
         # A series is looked up once: `labels` takes longer than counting.
         self._per_class = lru_cache(maxsize=64)(self._of_class)
