@@ -1,6 +1,6 @@
 """The policy benchmark: discrete-event simulation with the real core on a fake clock, seeded.
 
-    python -m benchmarks.policies            some minutes
+    python -m benchmarks.policies            half a million requests
     python -m benchmarks.policies --full     more than a million requests
     python -m benchmarks.policies --ours     without the other policies (but the oracle)
 
@@ -20,8 +20,8 @@ from benchmarks import policies_burst, policies_cost, policies_fairness, policie
 from benchmarks.policies_report import Target, machine, print_table, print_targets
 
 RESULT = Path(__file__).parent / "results/policies.json"
-LOAD_S, FULL_LOAD_S = 300.0, 3000.0
-SEEDS, FULL_SEEDS = 3, 20
+LOAD_S, FULL_LOAD_S = 300.0, 700.0
+SEEDS, FULL_SEEDS = 3, 5
 GROUPS = ("kv", "fairness", "burst", "cost")
 
 
