@@ -95,6 +95,27 @@ def test_one_middleware_serves_two_event_loops() -> None:
         assert asyncio.run(once()) == 200
 
 
+async def test_one_loop_may_start_and_stop_the_app_twice() -> None:
+    """The second start is a fresh gate, not one that is still draining."""
+    gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)
+    for _ in range(2):
+        await drive_lifespan(gate, "startup", "shutdown")
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+    incoming.put_nowait({"type": "lifespan.startup"})
+    up = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        up.set()
+
+    life = asyncio.create_task(gate({"type": "lifespan", "asgi": {"version": "3.0"}}, incoming.get, send))
+    await up.wait()
+    raw = Raw(gate, b"{}")
+    await raw.task
+    assert raw.status == 200
+    incoming.put_nowait({"type": "lifespan.shutdown"})
+    await life
+
+
 async def test_shadow_counts_what_enforce_would_have_held_and_lets_it_pass() -> None:
     """Roll-out without risk."""
     async with bed(level=Level(kv_usage=0.97), mode="shadow", queue={"max_requests": 1}) as b:

@@ -7,7 +7,7 @@ nothing. Every figure that leaves it is in tokens, bytes or seconds on the monot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.body import Body, read_body, uncounted
@@ -31,8 +31,7 @@ FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given fo
 _NO_HEADERS: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """An ask with what the shell itself needs of the request.
 
     Args:

@@ -8,8 +8,9 @@ Chinese takes a token or more for each character), token ids are counted, media 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int, decode_body
@@ -29,8 +30,7 @@ _MAX_SEQUENCES = 10**6
 _PARALLEL = frozenset({"n", "best_of", "beam_width"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in a body. Token figures that need a tokenizer are left to `prompt_tokens`."""
 
     ascii_bytes: int = 0

@@ -6,7 +6,7 @@ Law of this file: unless the policy demands a change, nothing is changed.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidegate.asgi.classify import Route
 from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, cost_of, unparsed
@@ -15,8 +15,7 @@ from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import rewrite
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(NamedTuple):
     """What a body holds. `data` is the rewritten body, `None` when it goes on as it came."""
 
     cost: Cost

@@ -139,6 +139,8 @@ class AdmissionMiddleware:
         logger.critical("Tidegate is not configured: %s", self.error)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._runtime is not None and self._runtime.is_stopped:
+            self._runtime = None  # the same loop starts the app once more
         try:
             self._made()
         except ValueError as error:

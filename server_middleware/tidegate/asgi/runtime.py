@@ -96,6 +96,7 @@ class Runtime:
         )
         self._ticker: asyncio.Task[None] | None = None
         self._shutdown = ShutdownListener(self.drain)
+        self.is_stopped = False
 
     def _surroundings(self) -> Surroundings:
         clock, lookup = self._parts.clock, self._parts.keys
@@ -136,6 +137,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """End the tasks; those who still wait are told to come back."""
+        self.is_stopped = True
         self.drain()
         self._shutdown.stop()
         await self._poller.stop()
