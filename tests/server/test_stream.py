@@ -186,7 +186,7 @@ def test_one_token_events_are_counted_one_by_one() -> None:
 @pytest.mark.parametrize("common", [True, False])
 def test_a_token_that_shows_no_text_counts_and_the_opening_and_the_end_do_not(common: bool) -> None:
     """Half a character is a token of the KV cache; its text comes with the other half."""
-    more = {} if common else {"logprobs": {}, "token_ids": None, "message": {}}
+    more: dict[str, Any] = {} if common else {"logprobs": {}, "token_ids": None, "message": {}}
     watch = counter()
     watch.feed(sse({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, **more}]}))
     assert watch.output_tokens == 0
