@@ -112,7 +112,8 @@ def test_a_bad_option_is_told_with_the_way_out(field: str, value: object, told: 
 
 def test_the_reference_lists_every_option_with_its_default() -> None:
     """The table in the docs has each field of RetryPolicy, in order, with its real default."""
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+    reference = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "client.md"
+    text = reference.read_text(encoding="utf-8")
     table = text.partition("## RetryPolicy")[2].partition("## What is sent again")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     names = [name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)]
