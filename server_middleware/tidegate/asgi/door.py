@@ -12,9 +12,9 @@ from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.exchange import Exchange, Surroundings
 from tidegate.asgi.faults import FaultPolicy
+from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
 from tidegate.asgi.types import App, Receive, Scope, Send
-from tidegate.asgi.waiting import GateFault, LetPass
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.telemetry.events import EventKind
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.core.decisions import (
     Admit,
     Ask,
@@ -29,23 +30,6 @@ from tidegate.core.reading import Reading
 
 Clock = Callable[[], float]
 Answer = Admit | Refuse
-
-
-class GateFault(Exception):
-    """The gate itself raised; what happens to the request is the fault policy's decision.
-
-    Args:
-        where: the operation that failed.
-        is_recorded: the one fault behind it has been counted already (it failed several waiters).
-    """
-
-    def __init__(self, where: str, *, is_recorded: bool = False) -> None:
-        super().__init__(where)
-        self.is_recorded = is_recorded
-
-
-class LetPass(Exception):
-    """The mode was switched away from `enforce`: whoever waits goes to the app at once."""
 
 
 class WaitingRoom:
