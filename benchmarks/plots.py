@@ -3,8 +3,8 @@
     pip install -r benchmarks/requirements.txt
     python -m benchmarks.plots
 
-Law of this file: every figure in the page comes from benchmarks/results/; nothing is typed in. A result
-that has not been measured has no section.
+Law of this file: every figure in the page comes from benchmarks/results/; the notes at its end hold words
+only. A result that has not been measured has no section.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results"
 PAGE = ROOT / "docs/results.md"
 PICTURES = ROOT / "docs/results"
+NOTES = ROOT / "benchmarks/plots_notes.md"  # words only
 
 INTRODUCTION = """# Results
 
@@ -167,6 +168,7 @@ def main() -> None:
         path = RESULTS / f"{name}.json"
         if path.exists():
             parts.append(section(json.loads(path.read_text())))
+    parts.append(NOTES.read_text())
     PAGE.write_text("\n".join(parts))
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
