@@ -353,3 +353,55 @@ async def test_a_tenant_may_have_a_field_policy_of_its_own() -> None:
         for key in ("ops", "a"):
             await b.post({"prompt": "x", "priority": -5}, headers=as_(key, **{"x-vllm-priority": "1"}))
         assert ["priority" in json.loads(body) for body in b.app.bodies] == [True, False]
+
+
+async def test_a_send_that_hangs_on_a_slow_reader_is_told_to_the_ledger_and_taken_back() -> None:
+    """Seen although chunks go straight to the server's own send; the stream goes on when the reader does."""
+    drained = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(2):
+            await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with bed(app) as b:
+        raw = SlowReader(b.gate, drained)
+        await until(lambda: raw.is_waiting)
+        clock = b.runtime._parts.clock
+        [(lease, *_)] = b.runtime.room.gate._books.running._places.values()
+
+        def is_blocked() -> bool:
+            return lease.blocked_since is not None
+
+        b.runtime.door.look_for_blocked_sends(clock())
+        assert not is_blocked(), "not yet"
+        b.runtime.door.look_for_blocked_sends(clock() + 2)
+        assert is_blocked()
+        drained.set()
+        await raw.task
+        assert not is_blocked()
+        assert b.runtime.statistics().running == 0
+
+
+class SlowReader(Raw):
+    """Its first chunk hangs until the test lets it go."""
+
+    def __init__(self, gate: Any, drained: asyncio.Event) -> None:
+        super().__init__(gate, b'{"prompt": "x", "stream": true}')
+        self._drained = drained
+        self.is_waiting = False
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.body":
+            self.is_waiting = True
+            await self._drained.wait()
+        await super()._send(message)
+
+
+async def test_the_probe_hurries_near_the_watermark_in_force() -> None:
+    """The poller is told the real one, not a constant."""
+    async with bed(kv={"high_watermark": 0.5}) as b:
+        b.runtime._tick_once()
+        assert b.runtime._poller._watermark() == 0.5

@@ -31,6 +31,7 @@ from tidegate.asgi.waiting import WaitingRoom
 from tidegate.console import Console
 from tidegate.console.control import Control
 from tidegate.core.decisions import Statistics, Uniform
+from tidegate.core.instance import HIGH_BEFORE_KNOWN
 from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
@@ -93,7 +94,9 @@ class Runtime:
             on_failure=self._probe_failed,
             pace=settings.probe.pace,
             clock=parts.clock,
+            watermark=lambda: self._watermark,
         )
+        self._watermark = HIGH_BEFORE_KNOWN
         self._ticker: asyncio.Task[None] | None = None
         self._shutdown = ShutdownListener(self.drain)
         self.is_stopped = False
@@ -207,6 +210,8 @@ class Runtime:
         self.door.look_for_blocked_sends(self._parts.clock())
         self.background.expire()
         statistics = self.statistics()
+        marks = [instance.high_watermark for instance in statistics.instances]
+        self._watermark = min(marks, default=self._watermark)  # the probe looks more often near it
         for instance in statistics.instances:
             if self._states.get(instance.name) != instance.state:
                 self._states[instance.name] = instance.state
