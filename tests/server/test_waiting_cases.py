@@ -405,3 +405,22 @@ async def test_the_probe_hurries_near_the_watermark_in_force() -> None:
     async with bed(kv={"high_watermark": 0.5}) as b:
         b.runtime._tick_once()
         assert b.runtime._poller._watermark() == 0.5
+
+
+async def test_a_required_key_may_come_from_the_provider() -> None:
+    """Known there: in; unknown everywhere: 401."""
+
+    async def lookup(digest: str) -> TenantKeys | None:
+        known = digest == hashlib.sha256(b"hourly").hexdigest()
+        return TenantKeys(name="hourly", priority_class="standard") if known else None
+
+    settings = Settings.load(metrics=False, identity={"require_key": True})
+    gate = AdmissionMiddleware(App(), settings, probe=Level(), keys=lookup)
+    statuses = []
+    for key in ("hourly", "stranger"):
+        raw = Raw(gate, b"{}", as_(key))
+        await raw.task
+        statuses.append(raw.status)
+    assert statuses == [200, 401]
+    assert gate._runtime is not None
+    await gate._runtime.stop()
