@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import signal
 import sys
 import time
@@ -165,6 +166,7 @@ class _Vip:
         self.stop = asyncio.Event()
         self.refused = 0
         self.ttft_s: list[float] = []
+        self.gate_wait_s: list[float] = []  # what the gate says of its own queue; zero without a gate
         self.total_s: list[float] = []
 
     async def run(self) -> dict[str, object]:
@@ -176,7 +178,12 @@ class _Vip:
             due += VIP_EVERY_S
             await asyncio.wait([stopped], timeout=max(0.0, due - time.perf_counter()))
         await asyncio.gather(*asked)
-        return {"ttft_s": self.ttft_s, "total_s": self.total_s, "refused": self.refused}
+        return {
+            "ttft_s": self.ttft_s,
+            "gate_wait_s": self.gate_wait_s,
+            "total_s": self.total_s,
+            "refused": self.refused,
+        }
 
     async def _ask(self, prompt: str) -> None:
         sent = time.perf_counter()
@@ -184,6 +191,8 @@ class _Vip:
         while True:
             async with self.client.stream("POST", "/v1/completions", json=body) as response:
                 if response.is_success:
+                    waited = re.search(r"tidegate;dur=([\d.]+)", response.headers.get("server-timing", ""))
+                    self.gate_wait_s.append(float(waited[1]) / 1000 if waited else 0.0)
                     first = True
                     async for _ in response.aiter_bytes():
                         if first:

@@ -69,6 +69,7 @@ def _cell(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
         "vip_ttft_s": _tail(pooled),
         "vip_ttft_p50_s": _spread([percentile(row["vip"]["ttft_s"], 0.5) for row in rows]),
         "vip_ttft_p99_s": _spread([percentile(row["vip"]["ttft_s"], 0.99) for row in rows]),
+        "vip_gate_wait_s": _tail([wait for row in rows for wait in row["vip"]["gate_wait_s"]]),
         "vip_refused": sum(row["vip"]["refused"] for row in rows),
         "own_delay_p99_s": {
             "jobs": max(row["jobs"]["own_delay"]["p99_s"] for row in rows),
@@ -117,21 +118,22 @@ def print_report(result: dict[str, Any]) -> None:
                     _range(cell["preemptions"], 0),
                     _range(cell["goodput_tokens_per_s"], 0),
                     f"{vip['p50']:.3f} / {vip['p95']:.3f} / {vip['p99']:.3f}",
+                    f"{cell['vip_gate_wait_s']['p95']:.3f} / {cell['vip_gate_wait_s']['p99']:.3f}",
                     _range(cell["job_latency_p99_s"], 1),
                     _range(cell["tries"], 0),
                     f"{delay['jobs']:.0f} / {delay['vip']:.0f}",
                 ]
             )
     for front, tail in result["idle_ttft_s"].items():
-        table.append(
-            ["idle", front, "", "", f"{tail['p50']:.3f} / {tail['p95']:.3f} / {tail['p99']:.3f}", "", "", ""]
-        )
+        ttft = f"{tail['p50']:.3f} / {tail['p95']:.3f} / {tail['p99']:.3f}"
+        table.append(["idle", front, "", "", ttft, "", "", "", ""])
     header = [
         "workload",
         "front",
         "preemptions",
         "goodput tok/s",
         "VIP TTFT p50/p95/p99 s",
+        "of it in the gate p95/p99 s",
         "job p99 s",
         "tries",
         "own delay p99 ms",
