@@ -61,7 +61,7 @@ class BoundedHttp:
         self._in_flight = True
         try:
             await asyncio.wait_for(self._get(url, accept, feed), self._timeout_s)
-        except asyncio.TimeoutError as error:
+        except (asyncio.TimeoutError, httpx.TimeoutException) as error:
             raise ProbeError(f"{url}: no complete answer within {self._timeout_s:g} s.") from error
         except httpx.HTTPError as error:
             raise ProbeError(f"{url}: {str(error).rstrip('.') or type(error).__name__}.") from error
