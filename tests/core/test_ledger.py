@@ -34,6 +34,7 @@ def lease(ticket: int, prompt: float, left: float, sequences: int = 1, **ask: in
         quantile=0.5,
         started_at=0.0,
         waited_s=0.0,
+        prompt=prompt,
         predicted=left,
         share=1.0,
         lag_tokens=0.0,

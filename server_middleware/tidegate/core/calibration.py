@@ -50,6 +50,12 @@ class Calibration:
         known = self._shares.get(tenant)
         return max(1.0, self.kp) if known is None else known
 
+    def restate(self, tenant: str, ratio: float) -> None:
+        """This tenant's estimates have become `ratio` times what they were: the share keeps its tokens."""
+        known = self._shares.get(tenant)
+        if known is not None:
+            self._shares[tenant] = min(MOST_SHARE, max(LEAST_SHARE, known / ratio))
+
     @property
     def learnt_capacity(self) -> float | None:
         """Capacity by our own tokens over the measured level, once it has been seen often enough."""
@@ -111,7 +117,7 @@ class Calibration:
     ) -> None:
         prompts: dict[str, float] = {}
         for lease in covered:
-            prompts[lease.ask.tenant] = prompts.get(lease.ask.tenant, 0.0) + lease.ask.prompt_tokens
+            prompts[lease.ask.tenant] = prompts.get(lease.ask.tenant, 0.0) + lease.prompt
         expected = sum(self.share(tenant) * tokens for tenant, tokens in prompts.items())
         others = [lease for lease in ledger.leases.values() if not lease.is_covered and not lease.is_drained]
         grown = sum(lease.seen + lease.pad for lease in covered)

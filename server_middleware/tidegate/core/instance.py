@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
+from tidegate.core.growth import Growth
 from tidegate.core.ledger import Demand, Lease, Ledger
 from tidegate.core.options import GateOptions
 from tidegate.core.pace import PaceGuard
@@ -63,6 +64,7 @@ class Instance:
         self._prefill_from: tuple[float, float | None] = (0.0, None)  # instant and counter of the span
         self._is_prefill_binding = False
         self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
+        self.growth = Growth()
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
         self.lengths_known = False
@@ -210,6 +212,7 @@ class Instance:
         """Take in a reading."""
         elapsed_s = self.signal.take(reading, 0.0, now)
         self._measure_prefill(reading, now)
+        self.growth.observe(reading, self.ledger, elapsed_s, now)
         self.calibration.learn(reading, self.ledger, elapsed_s)
         self.signal.held_at_reading = self.ledger.held_tokens()
         self.admitted_since_reading = 0
@@ -223,6 +226,7 @@ class Instance:
     def end(self, ticket: int, now: float) -> Lease:
         """Take a lease off the books."""
         lease = self.ledger.remove(ticket)
+        self.growth.ended(lease, max(0.0, now - max(lease.started_at, self.signal.read_at)))
         self.signal.busy(len(self.ledger.leases), now)
         return lease
 

@@ -52,12 +52,14 @@ class Lease:
     started_at: float
     waited_s: float
     predicted: float  # total output per sequence
+    prompt: float  # as estimated by what is known of the tenant's text now
     share: float  # of the prompt that is charged: measured over estimated
     lag_tokens: float  # what others generate per sequence while this one's prompt is read
     charged_virtual: float = 0.0
     charged_tokens: float = 0.0
     sequences: int = 1
     seen: float = 0.0  # output so far, all sequences
+    reported: float = 0.0  # what its stream has shown of that
     first_token_at: float | None = None
     last_token_at: float | None = None
     is_covered: bool = False  # a reading has been taken since its first token
@@ -78,11 +80,13 @@ class Lease:
 
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
-        self.held = self.share * self.ask.prompt_tokens + self.seen + self.pad
+        self.held = self.share * self.prompt + self.seen + self.pad
         if not self.ask.generates:
             self.left, self.is_uncertain = 0.0, False
             return
-        self.left = max(1.0, self.predicted - self.seen / self.sequences)
+        # What is only inferred does not end before its release: a block of it is always still to come.
+        least = 1.0 if self.ask.streams else max(1.0, 2 * self.pad / self.sequences)
+        self.left = max(least, self.predicted - self.seen / self.sequences)
         declared = self.ask.max_output_tokens
         self.is_uncertain = declared is None or self.predicted < declared
         if self.first_token_at is None:
@@ -112,7 +116,7 @@ class Ledger:
         self.leases[lease.ask.ticket] = lease
         self._order.append(lease)
         self.sequences += lease.sequences
-        self.unread_prompt += lease.ask.prompt_tokens
+        self.unread_prompt += lease.prompt
         self._is_sorted = False
 
     def remove(self, ticket: int) -> Lease:
@@ -121,7 +125,7 @@ class Ledger:
         if not lease.is_drained:
             self._drop(lease)
         if not lease.is_prefilled:
-            self.unread_prompt -= lease.ask.prompt_tokens
+            self.unread_prompt = max(0.0, self.unread_prompt - lease.prompt)
         if not self.leases:
             self.unread_prompt = 0.0
         return lease
@@ -135,7 +139,15 @@ class Ledger:
         """Its prompt has been read."""
         if lease.first_token_at is None:
             lease.first_token_at = now
-            self.unread_prompt = max(0.0, self.unread_prompt - lease.ask.prompt_tokens)
+            self.unread_prompt = max(0.0, self.unread_prompt - lease.prompt)
+
+    def restate(self, lease: Lease, prompt: float) -> None:
+        """Its prompt is now known to be of this size."""
+        if lease.first_token_at is None:
+            self.unread_prompt = max(0.0, self.unread_prompt + prompt - lease.prompt)
+        lease.prompt = prompt
+        lease.refresh()
+        self._is_sorted = False
 
     def changed(self) -> None:
         """Some lease's figures have moved; sort again before the next question."""

@@ -21,6 +21,7 @@ from tidegate.core.tenants import Tenants
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # of the virtual token counter
 ESTIMATE_EVERY_S = 0.1
+INFERRED_PACE = 1 / 1.1  # of the engine's: an answer that shows nothing must not be taken for finished
 PREDICT_EVERY_TOKENS = 16.0  # a prediction is conditioned on what has been generated since
 COST_RATE = 0.1
 
@@ -65,6 +66,7 @@ class Running:
             started_at=now,
             waited_s=waited_s,
             predicted=predicted,
+            prompt=self._prompt(ask),
             share=max(1.0, instance.calibration.share(ask.tenant)),
             lag_tokens=instance.lag_tokens(ask.prompt_tokens),
             charged_tokens=waiter.charged_tokens,
@@ -130,13 +132,14 @@ class Running:
         lease, instance, _ = place
         if lease.first_token_at is None:
             instance.first_token(lease, now)
-        elif lease.last_token_at is not None and output_tokens > lease.seen:
-            tokens = (output_tokens - lease.seen) / lease.sequences
+        elif lease.last_token_at is not None and output_tokens > lease.reported:
+            tokens = (output_tokens - lease.reported) / lease.sequences * instance.growth.factor
             instance.token(now - lease.last_token_at, tokens, now)
         lease.last_token_at = now
         instance.signal.progress_at = now
-        if output_tokens > lease.seen:
-            self._grow(lease, instance, output_tokens)
+        if output_tokens > lease.reported:
+            instance.growth.report(lease, output_tokens)
+            self._grow(lease, instance, instance.growth.seen(lease))
 
     def caller_gone(self, ticket: int) -> None:
         """Its socket has gone, the app still works."""
@@ -181,12 +184,15 @@ class Running:
     def _infer(self, lease: Lease, instance: Instance, now: float) -> None:
         """A whole answer shows nothing until it ends; the engine's pace says how far it should be."""
         rate = instance.prefill_rate
-        read_s = lease.ask.prompt_tokens / rate if rate else 0.0
+        read_s = lease.prompt / rate if rate else 0.0
         running_s = now - lease.started_at - read_s
         if running_s <= 0:
             return
         instance.ledger.mark_first_token(lease, lease.started_at + read_s)
-        self._grow(lease, instance, max(lease.seen, running_s / _pace_s(instance) * lease.sequences))
+        made = running_s * INFERRED_PACE / _pace_s(instance)
+        if lease.ask.max_output_tokens is not None:
+            made = min(made, lease.ask.max_output_tokens - 2 * lease.pad / lease.sequences)
+        self._grow(lease, instance, max(lease.seen, made * lease.sequences))
 
     def _drain_if_finished(self, lease: Lease, instance: Instance, now: float) -> None:
         declared = lease.ask.max_output_tokens
@@ -199,8 +205,6 @@ class Running:
 
     def _grow(self, lease: Lease, instance: Instance, output_tokens: float) -> None:
         declared = lease.ask.max_output_tokens
-        if declared is not None and not lease.ask.streams:
-            output_tokens = min(output_tokens, float(declared * lease.sequences))
         lease.seen = output_tokens
         per_sequence = output_tokens / lease.sequences
         if per_sequence >= lease.predicted or per_sequence - lease.predicted_at >= PREDICT_EVERY_TOKENS:
@@ -228,9 +232,25 @@ class Running:
         instance.service_s.take(service_s)
         if settlement.prompt_tokens is not None:
             read = settlement.prompt_tokens
+            before = self._prompt(ask)
             self._prompts.learn(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
+            for other in self._pool.by_name.values():
+                other.calibration.restate(ask.tenant, self._prompt(ask) / before if before > 0 else 1.0)
         if ask.session is not None:
             self._tenants.note_session(ask.tenant, ask.session, now)
+
+    def _prompt(self, ask: Ask) -> float:
+        """By what is known of this tenant's text now, which may be more than at its arrival."""
+        if not ask.ascii_bytes and not ask.other_bytes:
+            return ask.prompt_tokens
+        return self._prompts.estimate(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes)
+
+    def restate(self) -> None:
+        """State every prompt by what is known now, before a reading is compared with their sum."""
+        for lease, instance, _ in self._places.values():
+            prompt = self._prompt(lease.ask)
+            if prompt != lease.prompt:
+                instance.ledger.restate(lease, prompt)
 
 
 def _virtual(prompt: float, output: float) -> float:
@@ -257,5 +277,7 @@ def _length(lease: Lease, settlement: Settlement, output: float) -> float | None
 
 
 def _pace_s(instance: Instance) -> float:
-    """Seconds per token of one sequence."""
+    """Seconds per token of one sequence: by the engine's counter, else by the streams."""
+    if instance.growth.rate:
+        return 1.0 / instance.growth.rate
     return instance.budget.inter_token_s.value or 1.0 / TOKENS_PER_S
