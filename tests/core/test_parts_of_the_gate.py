@@ -567,19 +567,19 @@ def test_embeddings_hold_their_prompt_only() -> None:
 def test_prefill_rate_is_measured_over_whole_seconds_and_bounds_what_is_unread() -> None:
     """A counter that jumps by whole prompts does not look fast; one that restarted says nothing."""
     driver = Driver(wide(capacity_tokens=10**6))
-    for elapsed_s, counter in ((0.0, 0), (0.5, 900), (0.5, 1000), (0.1, 1900), (0.9, 2000)):
+    for elapsed_s, counter in ((0.0, 0), (0.5, 9000), (0.5, 10_000), (0.1, 19_000), (0.9, 20_000)):
         driver.now += elapsed_s
         driver.read(0.0, prompt_tokens=counter)
-    assert driver.instance.prefill_rate == pytest.approx(1000)
+    assert driver.instance.prefill_rate == pytest.approx(10_000)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=10)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=None)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=20)
-    assert driver.instance.prefill_rate == pytest.approx(1000, rel=0.02)
-    driver.admit(prompt_tokens=1500)
-    driver.queue(prompt_tokens=600)
+    assert driver.instance.prefill_rate == pytest.approx(10_000, rel=0.02)
+    driver.admit(prompt_tokens=15_000)
+    driver.queue(prompt_tokens=6000)
     driver.progress(1, 1)
     assert driver.pass_s(0.1) == [2]
 
@@ -696,16 +696,17 @@ def test_room_is_judged_by_bytes_too_and_spares_the_promised() -> None:
 
 
 def test_prefill_bound_that_came_from_demand_gives_way_to_an_engine_without_a_queue() -> None:
-    """Light traffic shows a low rate; while the engine queues nothing, the bound grows."""
+    """Light traffic shows a low rate, not believed; while the engine queues nothing, the bound grows."""
     driver = Driver(wide(capacity_tokens=10**6))
     for counter in (0, 100):
         driver.read(0.0, prompt_tokens=counter, waiting=0)
         driver.now += 1.0
-    driver.admit(prompt_tokens=150)
-    driver.queue(prompt_tokens=150)
+    driver.admit(prompt_tokens=4000)
+    driver.admit(prompt_tokens=4000)
+    driver.queue(prompt_tokens=4000)
     started: list[int] = []
     for _ in range(5):
         driver.now += 0.1
         driver.pass_s(0.0)
         started += driver.read(0.0, prompt_tokens=100, waiting=0, running=1)
-    assert started == [2]
+    assert started == [3]

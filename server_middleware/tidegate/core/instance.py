@@ -23,6 +23,7 @@ HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN = 0.82, 0.95
 HYSTERESIS = 0.03
 PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
+LEAST_RATE = 4096.0  # a step's budget of 8,192 tokens in that time: lower figures measure demand, not speed
 RATE_DECAY_PER_S = 0.01
 RATE_SPAN_S = 1.0
 RATE_GROWTH = 1.5  # per reading that finds no queue in the engine while the bound holds requests back
@@ -279,7 +280,6 @@ class Instance:
             self._prefill_from = (now, tokens)
         elif before is None or now - since >= RATE_SPAN_S:
             decayed = self.prefill_rate * max(0.0, 1 - RATE_DECAY_PER_S * (now - since))
-            self.prefill_rate = (
-                max(decayed, (tokens - before) / (now - since)) if before is not None else decayed
-            )
+            if before is not None:
+                self.prefill_rate = max(LEAST_RATE, decayed, (tokens - before) / (now - since))
             self._prefill_from = (now, tokens)
