@@ -184,8 +184,12 @@ class Band:
         return None
 
     def note_activity(self, flow: Flow) -> None:
-        """Keep the sum of active weights; shares of the calendar are taken over it."""
-        is_active = bool(flow.waiting or flow.running or flow.booked)
+        """Keep the sum of the weights that contend for slots; shares of the calendar are taken over it.
+
+        Whoever only runs has what it wants: counting a VIP that never waits would give most of the slots
+        to a class that takes none.
+        """
+        is_active = bool(flow.waiting or flow.booked)
         if is_active != flow.is_active:
             flow.is_active = is_active
             weight = flow.tenant.limits.weight
