@@ -114,15 +114,15 @@ def _progress(title: str, flood: Flood, tally: Tally, gauges: Gauges, before: in
 
 
 _COLUMNS = (
-    "preemp-\ntions",
-    "goodput\ntok/s",
-    "whole\nanswers",
+    "pre-\nempt.",
+    "good-\nput\ntok/s",
+    "whole",
     "lost",
     "refu-\nsals",
-    "retries",
-    "VIP TTFT\np50",
-    "VIP TTFT\np95",
-    "bulk TTFT\np50",
+    "re-\ntries",
+    "VIP\nTTFT\np50 s",
+    "VIP\nTTFT\np95 s",
+    "bulk\nTTFT\np50 s",
 )
 
 
@@ -151,8 +151,8 @@ def _quantile(values: list[float], share: float) -> str:
     if not values:
         return "-"
     if len(values) == 1:
-        return f"{values[0]:.2f} s"
-    return f"{statistics.quantiles(values, n=100, method='inclusive')[round(share * 100) - 1]:.2f} s"
+        return f"{values[0]:.2f}"
+    return f"{statistics.quantiles(values, n=100, method='inclusive')[round(share * 100) - 1]:.2f}"
 
 
 def _playground(url: str) -> str:
