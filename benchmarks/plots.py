@@ -26,8 +26,8 @@ NOTES = ROOT / "benchmarks/plots_notes.md"  # words only
 INTRODUCTION = """# Results
 
 Written by `python -m benchmarks.plots` from the files in `benchmarks/results/`; do not edit by hand.
-What each benchmark does and how to run it is in [benchmarks/README.md](../benchmarks/README.md); the theory
-of operation is the docstring of [the core](../server_middleware/tidegate/core/__init__.py).
+What each benchmark does and how to run it is in [benchmarks/README.md](../benchmarks/README.md); how the
+gate decides is in [theory.md](theory.md).
 """
 
 
