@@ -179,7 +179,6 @@ class Settings(BaseSettings):
             kv=self.kv,
             queue=self.queue,
             classes=self.classes,
-            default_class=self.default_tenant.priority_class,
             tenants={tenant.name: tenant.limits() for tenant in self.tenants},
             default_tenant=self.default_tenant,
             backoff=self.backoff,

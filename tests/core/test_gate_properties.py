@@ -60,7 +60,6 @@ class GateMachine(RuleBasedStateMachine):
             kv=KvOptions(capacity_tokens=capacity, high_watermark=high, max_sequences=12),
             queue=QueueOptions(max_requests=12, max_bytes=2000),
             classes=CLASSES,
-            default_class="standard",
             tenants=TENANTS,
             signal=SignalOptions(on_blind=on_blind, blind_concurrency=3),
             max_tenants=5,

@@ -267,7 +267,6 @@ class GateOptions:
     kv: KvOptions = field(default_factory=KvOptions)
     queue: QueueOptions = field(default_factory=QueueOptions)
     classes: tuple[ClassOptions, ...] = DEFAULT_CLASSES
-    default_class: str = "standard"
     tenants: dict[str, TenantLimits] = field(default_factory=dict)
     default_tenant: TenantLimits = field(default_factory=TenantLimits)
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
@@ -279,12 +278,6 @@ class GateOptions:
         _require(bool(self.classes), "classes", self.classes, "name at least one class.")
         names = [option.name for option in self.classes]
         _require(len(set(names)) == len(names), "classes", names, "class names must differ.")
-        _require(
-            self.default_class in names,
-            "default_class",
-            self.default_class,
-            f"choose one of {', '.join(names)}.",
-        )
         for tenant, limits in [*self.tenants.items(), ("default_tenant", self.default_tenant)]:
             _require(
                 limits.priority_class in names,
