@@ -13,7 +13,7 @@ def flow(driver: Driver, tickets: range, *, rate: float, shown: float, running: 
         made = rate * second
         for ticket in tickets:
             lease = driver.instance.ledger.leases[ticket]
-            if second and lease.ask.streams:
+            if lease.ask.streams:
                 driver.progress(ticket, made * shown)
         count = len(tickets) if running is None else running
         driver.read(0.3, waiting=0, running=count, generation_tokens=1000.0 + made * count)

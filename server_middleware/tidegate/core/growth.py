@@ -14,6 +14,7 @@ from tidegate.core.reading import Reading
 
 LEAST_FACTOR, MOST_FACTOR = 0.25, 8.0
 DECAY = 0.7  # of the sums, per reading
+NOISE = 0.05  # a ratio this close to one says nothing
 ENOUGH_TOKENS = 128.0  # reported, from which on the ratio says something
 
 
@@ -24,13 +25,17 @@ class Growth:
         self.factor = 1.0  # true over reported tokens
         self.rate: float | None = None  # tokens per second of one sequence
         self._counter: float | None = None
-        self._generated = self._reported = 0.0  # by streams; decayed sums
-        self._streamed = 0.0  # reported since the last reading ...
-        self._busy_s = self._streams_s = 0.0  # ... and the sequence seconds of those that have ended since
+        self._streamed = self._told_s = (
+            0.0  # since the last reading: tokens, and the sequence seconds between
+        )
+        self._busy_s = 0.0  # sequence seconds of those that have ended since
+        self._sums = (0.0, 0.0, 0.0, 0.0)  # generated, busy seconds, streamed, told seconds; decayed
 
-    def report(self, lease: Lease, output_tokens: float) -> None:
-        """A stream has shown so many tokens by now."""
-        self._streamed += output_tokens - lease.reported
+    def report(self, lease: Lease, output_tokens: float, now: float) -> None:
+        """A stream has shown so many tokens by now; what the first report holds took an unknown time."""
+        if lease.last_token_at is not None and lease.blocked_since is None:
+            self._streamed += output_tokens - lease.reported
+            self._told_s += (now - lease.last_token_at) * lease.sequences
         lease.reported = output_tokens
 
     def seen(self, lease: Lease) -> float:
@@ -41,39 +46,43 @@ class Growth:
             return seen
         return min(seen, (declared - 1.0) * lease.sequences)
 
-    def ended(self, lease: Lease, span_s: float) -> None:
-        """A lease has ended that ran for so long since the last reading."""
-        self._take(lease, span_s)
+    def ended(self, lease: Lease, read_at: float, now: float) -> None:
+        """A lease has ended, after the reading of `read_at`."""
+        self._busy_s += _decoding_s(lease, read_at, now)
 
-    def observe(self, reading: Reading, ledger: Ledger, elapsed_s: float, now: float) -> None:
+    def observe(self, reading: Reading, ledger: Ledger, read_at: float, now: float) -> None:
         """Compare the engine's counter with the streams, and state every stream's output anew."""
-        for lease in ledger.leases.values():
-            self._take(lease, min(elapsed_s, now - lease.started_at))
+        busy_s = self._busy_s + sum(_decoding_s(lease, read_at, now) for lease in ledger.leases.values())
         is_ours = reading.running is not None and reading.running <= ledger.sequences
         before, self._counter = self._counter, reading.generation_tokens
         if is_ours and before is not None and self._counter is not None and self._counter > before:
-            self._learn(self._counter - before)
-        self._streamed = self._busy_s = self._streams_s = 0.0
+            self._learn(self._counter - before, busy_s)
+        self._streamed = self._told_s = self._busy_s = 0.0
         for lease in ledger.leases.values():
             if lease.reported > 0:
                 lease.seen = self.seen(lease)
                 lease.refresh()
         ledger.changed()
 
-    def _take(self, lease: Lease, span_s: float) -> None:
-        if lease.is_drained or not lease.ask.generates:
+    def _learn(self, generated: float, busy_s: float) -> None:
+        """So many tokens since the last reading, in so many sequence seconds."""
+        if busy_s <= 0:
             return
-        self._busy_s += span_s * lease.sequences
-        if lease.ask.streams and lease.blocked_since is None:
-            self._streams_s += span_s * lease.sequences
+        made, made_s, shown, shown_s = (DECAY * total for total in self._sums)
+        made, made_s = made + generated, made_s + busy_s
+        shown, shown_s = shown + self._streamed, shown_s + self._told_s
+        self._sums = (made, made_s, shown, shown_s)
+        self.rate = made / made_s
+        if shown >= ENOUGH_TOKENS and shown_s > 0:
+            ratio = min(MOST_FACTOR, max(LEAST_FACTOR, self.rate * shown_s / shown))
+            self.factor = ratio if abs(ratio - 1.0) > NOISE else 1.0
 
-    def _learn(self, generated: float) -> None:
-        """So many tokens since the last reading, in the sequence seconds that were taken down."""
-        if self._busy_s <= 0:
-            return
-        rate = generated / self._busy_s
-        self.rate = rate if self.rate is None else self.rate * DECAY + rate * (1 - DECAY)
-        self._generated = self._generated * DECAY + generated * self._streams_s / self._busy_s
-        self._reported = self._reported * DECAY + self._streamed
-        if self._reported >= ENOUGH_TOKENS:
-            self.factor = min(MOST_FACTOR, max(LEAST_FACTOR, self._generated / self._reported))
+
+def _decoding_s(lease: Lease, since: float, now: float) -> float:
+    """Sequence seconds in which a lease generated; a stream does so from its first token on."""
+    begun_at = lease.first_token_at
+    if begun_at is None and not lease.ask.streams:
+        begun_at = lease.started_at
+    if begun_at is None or lease.is_drained or not lease.ask.generates:
+        return 0.0
+    return max(0.0, now - max(begun_at, since)) * lease.sequences

@@ -211,9 +211,10 @@ class Instance:
 
     def observe(self, reading: Reading, now: float) -> None:
         """Take in a reading."""
+        read_at = self.signal.read_at
         elapsed_s = self.signal.take(reading, 0.0, now)
         self._measure_prefill(reading, now)
-        self.growth.observe(reading, self.ledger, elapsed_s, now)
+        self.growth.observe(reading, self.ledger, read_at, now)
         self.calibration.learn(reading, self.ledger, elapsed_s)
         self.signal.held_at_reading = self.ledger.held_tokens()
         self.admitted_since_reading = 0
@@ -227,7 +228,7 @@ class Instance:
     def end(self, ticket: int, now: float) -> Lease:
         """Take a lease off the books."""
         lease = self.ledger.remove(ticket)
-        self.growth.ended(lease, max(0.0, now - max(lease.started_at, self.signal.read_at)))
+        self.growth.ended(lease, self.signal.read_at, now)
         self.signal.busy(len(self.ledger.leases), now)
         return lease
 

@@ -130,14 +130,8 @@ class LengthModel:
 
     @staticmethod
     def kinds(length_key: Hashable, declared: int | None) -> Kinds:
-        """From the finest kind to a coarser one; a declared maximum shapes lengths by its magnitude.
-
-        Of a key of several parts the last one (the tenant) is left out of the coarser kind, which keeps the
-        magnitude: short answers of one tenant say nothing of another's long ones.
-        """
+        """From the finest kind to the coarser one; a declared maximum shapes lengths by its magnitude."""
         magnitude = None if declared is None else int(declared).bit_length()
-        if isinstance(length_key, tuple) and len(length_key) > 1:
-            return ((length_key, magnitude), (length_key[:-1], magnitude, "all"))
         return ((length_key, magnitude), (length_key,))
 
     def begin(self, kinds: Kinds, ticket: int, answer: Growing) -> None:

@@ -135,11 +135,11 @@ class Running:
         elif lease.last_token_at is not None and output_tokens > lease.reported:
             tokens = (output_tokens - lease.reported) / lease.sequences * instance.growth.factor
             instance.token(now - lease.last_token_at, tokens, now)
-        lease.last_token_at = now
         instance.signal.progress_at = now
         if output_tokens > lease.reported:
-            instance.growth.report(lease, output_tokens)
+            instance.growth.report(lease, output_tokens, now)
             self._grow(lease, instance, instance.growth.seen(lease))
+        lease.last_token_at = now
 
     def caller_gone(self, ticket: int) -> None:
         """Its socket has gone, the app still works."""
