@@ -13,8 +13,8 @@ from tidegate.core.ledger import Lease, Ledger
 from tidegate.core.reading import Reading
 
 LEAST_FACTOR, MOST_FACTOR = 0.25, 8.0
-DECAY = 0.7  # of the sums, per reading
-NOISE = 0.05  # a ratio this close to one says nothing
+DECAY_PER_S = 0.9  # of the sums
+NOISE = 0.1  # a ratio this close to one says nothing: reports and readings are not of one instant
 ENOUGH_TOKENS = 128.0  # reported, from which on the ratio says something
 
 
@@ -56,7 +56,7 @@ class Growth:
         is_ours = reading.running is not None and reading.running <= ledger.sequences
         before, self._counter = self._counter, reading.generation_tokens
         if is_ours and before is not None and self._counter is not None and self._counter > before:
-            self._learn(self._counter - before, busy_s)
+            self._learn(self._counter - before, busy_s, now - read_at)
         self._streamed = self._told_s = self._busy_s = 0.0
         for lease in ledger.leases.values():
             if lease.reported > 0:
@@ -64,11 +64,12 @@ class Growth:
                 lease.refresh()
         ledger.changed()
 
-    def _learn(self, generated: float, busy_s: float) -> None:
+    def _learn(self, generated: float, busy_s: float, elapsed_s: float) -> None:
         """So many tokens since the last reading, in so many sequence seconds."""
         if busy_s <= 0:
             return
-        made, made_s, shown, shown_s = (DECAY * total for total in self._sums)
+        kept = DECAY_PER_S**elapsed_s
+        made, made_s, shown, shown_s = (kept * total for total in self._sums)
         made, made_s = made + generated, made_s + busy_s
         shown, shown_s = shown + self._streamed, shown_s + self._told_s
         self._sums = (made, made_s, shown, shown_s)
