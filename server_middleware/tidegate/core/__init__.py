@@ -20,6 +20,7 @@ Where things are decided
     What the future holds: projected peak, and what chance may add        ledger.py
     How long answers and prompts are                                      lengths.py, prompts.py
     What the measured level corrects: share, foreign load, margin         calibration.py
+    What the engine's token counter corrects: undercounted streams        growth.py
     What a reading is worth: fresh, stale, blind, frozen, stalled, asleep signal.py
     How much may run without readings                                     blind.py
     When a refused caller may come back                                   retry_calendar.py, bucket.py
