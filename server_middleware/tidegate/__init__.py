@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.asgi.middleware import AdmissionMiddleware
+    from tidegate.asgi.tenant import TenantKeys
     from tidegate.core.reading import InvalidReading, Reading
     from tidegate.settings import Settings
     from tidegate.settings_errors import InvalidSettings
@@ -26,6 +27,7 @@ __all__ = [
     "InvalidSettings",
     "Reading",
     "Settings",
+    "TenantKeys",
 ]
 
 _HOMES = {
@@ -36,6 +38,7 @@ _HOMES = {
     "InvalidSettings": "tidegate.settings_errors",
     "Reading": "tidegate.core.reading",
     "Settings": "tidegate.settings",
+    "TenantKeys": "tidegate.asgi.tenant",
 }
 
 _SERVER_PACKAGES = ("pydantic", "pydantic_settings", "msgspec", "prometheus_client")
