@@ -57,15 +57,16 @@ def _parser() -> argparse.ArgumentParser:
 def _demo(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from tidegate.demo.command import DemoFailed, demo
+    from tidegate.demo.command import DemoFailed, demo, running_servers, simulated_server
     from tidegate.demo.load import Flood
 
     if options.requests < 1:
         print(f"tidegate: --requests is {options.requests}: send at least 1.", file=sys.stderr)
         return 2
     flood = Flood(requests=options.requests, seed=options.seed, model=options.model)
+    server = running_servers(*options.urls) if options.urls else simulated_server
     try:
-        asyncio.run(demo(flood, Console(), tuple(options.urls) if options.urls else None, options.keep))
+        asyncio.run(demo(flood, Console(), server, options.keep))
     except DemoFailed as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.serving import serving
 from tidegate.check import check
 from tidegate.cli import main
-from tidegate.demo.command import demo
+from tidegate.demo.command import demo, simulated_server
 from tidegate.demo.load import Flood
 from tidegate.testing import EngineOptions, create_engine_app
 
@@ -68,7 +68,8 @@ def test_the_demo_needs_at_least_one_request(capsys: pytest.CaptureFixture[str])
 async def test_the_demo_floods_and_prints_its_table() -> None:
     """Small, but whole: real servers as subprocesses, all three rows, everything accounted for."""
     out = console()
-    await demo(Flood(requests=6, arrive_within_s=0.1, output_tokens=(5, 10)), out, None, keep=False)
+    flood = Flood(requests=6, arrive_within_s=0.1, output_tokens=(5, 10))
+    await demo(flood, out, simulated_server, keep=False)
     said = text(out)
     assert "Before and after" in said
     for title in ("no gate", "gate", "gate + SDK"):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -59,8 +59,12 @@ class Gauges:
     preemptions: int = 0
 
 
-async def demo(flood: Flood, console: Console, urls: tuple[str, str] | None, keep: bool) -> None:
-    """Run every scenario and print the table. With `urls` (bare, gated) nothing is started.
+Starter = Callable[[bool], contextlib.AbstractAsyncContextManager[str]]
+"""Brings up a server (`True`: gated) for the length of the `async with`; gives its address."""
+
+
+async def demo(flood: Flood, console: Console, server: Starter, keep: bool) -> None:
+    """Run every scenario and print the table.
 
     Raises:
         DemoFailed: a server did not come up.
@@ -68,10 +72,10 @@ async def demo(flood: Flood, console: Console, urls: tuple[str, str] | None, kee
     rows: list[tuple[Scenario, Tally, int]] = []
     console.print(
         f"{flood.requests} long requests within {flood.arrive_within_s:g} s, and a short VIP request every "
-        f"{flood.vip_interval_s:g} s, against an engine whose KV cache holds about 16 of them.\n"
+        f"{flood.vip_interval_s:g} s, against an engine whose KV cache holds some {flood.fitting} of them.\n"
     )
     for scenario in SCENARIOS:
-        async with _server(scenario.gated, urls) as url:
+        async with server(scenario.gated) as url:
             rows.append((scenario, *await _flood(url, scenario, flood, console)))
     console.print(_table(rows))
     console.print(
@@ -82,7 +86,7 @@ async def demo(flood: Flood, console: Console, urls: tuple[str, str] | None, kee
         "Lost: callers that gave up without an answer."
     )
     if keep:
-        async with _server(True, urls) as url:
+        async with server(True) as url:
             console.print(_playground(url))
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
@@ -180,11 +184,23 @@ async def _gauges(url: str) -> Gauges:
     )
 
 
+def running_servers(bare: str, gated: str) -> Starter:
+    """Two servers that run already."""
+
+    @contextlib.asynccontextmanager
+    async def server(is_gated: bool) -> AsyncIterator[str]:
+        yield (gated if is_gated else bare).rstrip("/")
+
+    return server
+
+
 @contextlib.asynccontextmanager
-async def _server(gated: bool, urls: tuple[str, str] | None) -> AsyncIterator[str]:
-    if urls is not None:
-        yield urls[1] if gated else urls[0]
-        return
+async def simulated_server(gated: bool) -> AsyncIterator[str]:
+    """The engine simulator in a process of its own.
+
+    Raises:
+        DemoFailed: it did not come up.
+    """
     port = _free_port()
     command = [sys.executable, "-m", "tidegate.demo.server", str(port), "gated" if gated else "bare"]
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed below; a log among live progress is unreadable

@@ -52,6 +52,7 @@ class Flood:
     naive_tries: int = 6
     naive_pause_s: float = 1.0
     deadline_s: float = 60.0
+    fitting: int = 16  # how many of them the engine's cache holds, for the headline
     model: str = "simulated"
     seed: int = 7
 

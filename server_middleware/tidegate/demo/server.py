@@ -29,23 +29,23 @@ ENGINE = EngineOptions(
     decode_s_per_sequence=0.00004,
 )
 
+TENANTS = [
+    {"name": "vip", "keys": [VIP_KEY], "priority_class": "vip"},
+    {"name": "bulk", "keys": [BULK_KEY], "priority_class": "standard"},
+]
+# A short queue, so that the flood shows refusals too; the defaults hold 512 for 30 s.
+CLASSES = [
+    {"name": "vip", "weight": 8.0},
+    {"name": "standard", "kv_ceiling": 0.97, "max_queued": 40, "max_wait_s": 8.0},
+]
+
 
 def build(gated: bool) -> Any:
     """The ASGI app."""
     app = create_engine_app(ENGINE, registry=REGISTRY)
     if not gated:
         return app
-    settings = Settings.load(
-        tenants=[
-            {"name": "vip", "keys": [VIP_KEY], "priority_class": "vip"},
-            {"name": "bulk", "keys": [BULK_KEY], "priority_class": "standard"},
-        ],
-        # A short queue, so that the flood shows refusals too; the defaults hold 512 for 30 s.
-        classes=[
-            {"name": "vip", "weight": 8.0},
-            {"name": "standard", "kv_ceiling": 0.97, "max_queued": 40, "max_wait_s": 8.0},
-        ],
-    )
+    settings = Settings.load(tenants=TENANTS, classes=CLASSES)
     return AdmissionMiddleware(app, settings=settings)
 
 
