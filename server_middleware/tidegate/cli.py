@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="flood an engine with and without the gate, and compare")
-    demo.add_argument("--requests", type=int, default=110, help="long requests in the flood (default 110)")
+    demo.add_argument("--requests", type=int, default=100, help="long requests in the flood (default 100)")
     demo.add_argument("--seed", type=int, default=7, help="equal seeds send equal floods")
     demo.add_argument("--keep", action="store_true", help="leave a gated server up afterwards")
     demo.add_argument(

@@ -42,13 +42,13 @@ DONE: dict[str, object] = {}  # the event that ends a whole stream
 class Flood:
     """What is sent. Times in seconds, lengths in words and tokens."""
 
-    requests: int = 110
+    requests: int = 100
     arrive_within_s: float = 1.0
     prompt_words: tuple[int, int] = (100, 300)
     output_tokens: tuple[int, int] = (80, 200)
     vip_interval_s: float = 0.3
     vip_output_tokens: int = 16
-    naive_timeout_s: float = 4.0
+    naive_timeout_s: float = 3.5
     naive_tries: int = 6
     naive_pause_s: float = 1.0
     deadline_s: float = 60.0
