@@ -121,13 +121,13 @@ async def test_gated_a_caller_that_hangs_up_frees_its_place_in_the_engine(
     body = {"prompt": "tide", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
     async with httpx.AsyncClient(base_url=gated.url, timeout=60) as client:
         calls = [asyncio.create_task(read_all(client, body)) for _ in range(4)]
-        await asyncio.to_thread(eventually, lambda: gated.metric("vllm:num_requests_running") == 4)
+        await asyncio.to_thread(eventually, lambda: gated.metric("vllm:num_requests_running") >= 1)
         before = gated.metric("vllm:generation_tokens_total")
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         await asyncio.to_thread(eventually, lambda: gated.metric("vllm:num_requests_running") == 0)
-    assert gated.metric("vllm:generation_tokens_total") - before < 4 * 1900
+    assert gated.metric("vllm:generation_tokens_total") - before < 1900
     (after,) = collect(start(gated.url, [Job(words=5, output_tokens=1)])).outcomes
     assert after.statuses == [200]
 
