@@ -23,7 +23,6 @@ from tidegate.asgi.said import Said
 from tidegate.asgi.types import Headers, Scope, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
-from tidegate.core.tenants import END_USER
 from tidegate.settings import Settings
 
 UNBOUNDED_S = 24 * 3600.0
@@ -138,7 +137,7 @@ class AskBuilder:
         digest: bytes | None,
     ) -> Asked:
         route, words = arrival.route, arrival.said
-        tenant, model = _tenant(caller), cost.model or ""
+        tenant, model = caller.tenant, cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
         other = cost.token_ids + text
         media = cost.media_items * self._media.tokens_per_item(model) if cost.media_items else 0.0
@@ -164,6 +163,7 @@ class AskBuilder:
             digest=digest,
             is_keyed=words.key is not None,
             attempt=words.attempt,
+            end_user=caller.end_user,
             session=cost.session,
             streams=streams,
             model=model,
@@ -198,11 +198,6 @@ def _change(arrival: Arrival, body: Body, data: bytes | None, policy: FieldPolic
         headers = with_content_length(headers, len(data))
     if headers is not given:  # a scope belongs to the server and is not changed
         arrival.scope = {**arrival.scope, "headers": headers}
-
-
-def _tenant(caller: Caller) -> str:
-    """The name under which the core keeps this caller; end users share their service's key, fairly."""
-    return caller.tenant if caller.end_user is None else f"{caller.tenant}{END_USER}{caller.end_user}"
 
 
 def _least(one: float | None, other: float | None) -> float | None:

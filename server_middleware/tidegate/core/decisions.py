@@ -57,6 +57,7 @@ class Ask:
         identity: idempotency key, or digest on a declared retry; scoped to the tenant by the core.
         digest: of the body; running work is superseded only where identity and digest are both equal.
         is_keyed: `identity` is a caller's Idempotency-Key (may supersede), not a digest (may not).
+        end_user: whom the tenant serves with this request; end users take turns inside the tenant.
         session: conversation under way; goes before the same tenant's new ones, boundedly.
         instance: set where the shell routes; `None`: the engine's own balancer chooses.
         streams: the answer is streamed, so `progress` will be told; else output is estimated from the
@@ -82,6 +83,7 @@ class Ask:
     is_keyed: bool = False
     attempt: int = 1
     session: str | None = None
+    end_user: str | None = None
     instance: str | None = None
     streams: bool = True
     deadline_at: float | None = None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tidegate.core.decisions import Ask
 from tidegate.core.options import ClassOptions, QueueOptions
 from tidegate.core.tenants import Tenant
+from tidegate.core.turns import Turns
 
 SERVED_LONG_AGO = 3
 COMPACT_ABOVE = 64  # heap entries that may be out of date before a heap is rebuilt
@@ -54,12 +55,18 @@ class Flow:
     is_active: bool = False
     waiting: OrderedDict[int, Waiter] = field(default_factory=OrderedDict)
     entry: int = 0  # the one valid entry in the band's heap
+    turns: Turns | None = None  # from the first request on that names an end user
     _heap: list[tuple[float, int, Waiter]] = field(default_factory=list)
 
     def seat(self, waiter: Waiter) -> None:
         """Take a seat in the order of the tenant's own requests."""
         self.waiting[waiter.ask.ticket] = waiter
-        if len(self._heap) > COMPACT_ABOVE + 2 * len(self.waiting):
+        if self.turns is not None:
+            self.turns.seat(waiter)
+        elif waiter.ask.end_user is not None:
+            self._heap.clear()
+            self.turns = Turns(list(self.waiting.values()))
+        elif len(self._heap) > COMPACT_ABOVE + 2 * len(self.waiting):
             self._heap = [(w.order, w.sequence, w) for w in self.waiting.values()]
             heapq.heapify(self._heap)
         else:
@@ -67,18 +74,28 @@ class Flow:
 
     def head(self) -> Waiter | None:
         """The tenant's next request."""
+        if self.turns is not None:
+            return self.turns.head()
         while self._heap and self._heap[0][2].ask.ticket not in self.waiting:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
 
     def first(self, most: int) -> list[Waiter]:
         """The tenant's next requests in order, at most this many."""
+        if self.turns is not None:
+            return self.turns.first(most)
         taken: list[tuple[float, int, Waiter]] = []
         while len(taken) < most and self.head() is not None:
             taken.append(heapq.heappop(self._heap))
         for entry in taken:
             heapq.heappush(self._heap, entry)
         return [entry[2] for entry in taken]
+
+    def leave(self, ticket: int) -> None:
+        """Give up a seat."""
+        del self.waiting[ticket]
+        if self.turns is not None:
+            self.turns.leave(ticket)
 
     @property
     def load(self) -> float:
@@ -246,7 +263,7 @@ class FairQueue:
         if waiter is None:
             return None
         flow, band = waiter.flow, waiter.flow.band
-        del flow.waiting[ticket]
+        flow.leave(ticket)
         del band.order[ticket]
         band.queued -= 1
         flow.tenant.queued -= 1

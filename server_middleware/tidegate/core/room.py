@@ -29,7 +29,8 @@ class Room:
         """Who must leave now that `arrival` is seated, and why; `None` while the room holds."""
         flow, band = arrival.flow, arrival.flow.band
         if flow.tenant.queued > self._tenants.max_queued(flow.tenant):
-            return arrival, Reason.TENANT_QUEUE_FULL
+            victim = arrival if flow.turns is None else _newest(flow, arrival)
+            return victim, Reason.TENANT_QUEUE_FULL
         if band.queued > band.options.max_queued:
             return self._newest_of_heaviest(band, arrival)
         bounds = self._queue.options
@@ -45,7 +46,8 @@ class Room:
         if self._calendar.due_in(flow.band.options.name):
             return None  # it may be the one a seat is kept for
         if flow.tenant.queued >= self._tenants.max_queued(flow.tenant):
-            return Reason.TENANT_QUEUE_FULL
+            may_take_over = flow.turns is not None and flow.turns.is_uneven
+            return None if may_take_over else Reason.TENANT_QUEUE_FULL
         if not self._is_full(flow.band, 0):
             return None
         if any(band.queued for band in self._queue.bands[flow.band.rank + 1 :]):
@@ -73,6 +75,12 @@ class Room:
             heaviest = arrival.flow if arrival.flow.band is band else heaviest
         if heaviest is None:
             return arrival, Reason.QUEUE_FULL
-        newest = list(islice(reversed(heaviest.waiting.values()), LOOK_BACK))
-        victim = next((waiter for waiter in newest if not waiter.is_returning), newest[0])
+        victim = _newest(heaviest, arrival)
         return victim, Reason.QUEUE_FULL if victim is arrival else Reason.DISPLACED
+
+
+def _newest(flow: Flow, arrival: Waiter) -> Waiter:
+    """The tenant's newest request without a promise; where it names end users, of the heaviest of them."""
+    waiting = flow.waiting if flow.turns is None else flow.turns.heaviest(arrival.ask.ticket).waiting
+    newest = list(islice(reversed(waiting.values()), LOOK_BACK))
+    return next((waiter for waiter in newest if not waiter.is_returning), newest[0])

@@ -86,6 +86,8 @@ class Running:
         flow.tenant.running += 1
         flow.band.floor = max(flow.band.floor, flow.counter)
         flow.band.charge(flow, lease.charged_virtual)
+        if flow.turns is not None:
+            flow.turns.started(ask.end_user, lease.charged_virtual)
         flow.band.note_activity(flow)
         self.admitted += 1
         return lease
@@ -109,7 +111,10 @@ class Running:
             other.band.schedule(other)
         flow.band.note_activity(flow)
         prompt, output = _used(lease, settlement)
-        flow.band.charge(flow, _virtual(prompt, output) - lease.charged_virtual)
+        difference = _virtual(prompt, output) - lease.charged_virtual
+        flow.band.charge(flow, difference)
+        if flow.turns is not None:
+            flow.turns.settled(lease.ask.end_user, difference)
         self._settle_quota(lease, flow, settlement, prompt + output, now)
         if settlement.ending is Ending.COMPLETED:
             self._learn(lease, instance, settlement, now)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tidegate.core.fair_queue import Flow
 
 OVERFLOW = "(overflow)"
-END_USER = " → "  # between a tenant's name and that of an end user behind its key
 SCAN = 16  # oldest records looked at for one that may be forgotten
 SESSION_MEMORY = 10_000
 SESSION_S = 300.0  # a conversation is under way this long after its last answer
@@ -68,15 +67,12 @@ class Tenants:
         if tenant is not None:
             self._known.move_to_end(name)
             return tenant
-        owner = name.partition(END_USER)[0]
-        limits = self._options.tenants.get(owner)
+        limits = self._options.tenants.get(name)
         if limits is None and len(self._known) >= self._options.max_tenants and not self._forget_one(now):
             if self._overflow is None:
                 self._overflow = self._record(OVERFLOW, self._options.default_tenant, now)
             return self._overflow
         tenant = self._record(name, limits or self._options.default_tenant, now)
-        if owner != name:  # end users take turns of their own, but from their tenant's one quota
-            tenant.quota = self.get(owner, now).quota
         self._known[name] = tenant
         return tenant
 
