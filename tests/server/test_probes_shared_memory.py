@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tidegate.core.reading import InvalidReading, Reading
+from tidegate.core.reading import InvalidReading, Reading, vouched_reading
 from tidegate.probes import ProbeError
 from tidegate.probes.shared_memory import (
-    _RECORD,
+    _BODY,
+    _FIGURES,
+    _RECORD_AT,
     MAGIC,
     SIZE_BYTES,
     SharedLevelProbe,
@@ -134,12 +138,12 @@ def test_no_file_is_a_failure_until_there_is_one(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"short", b"x" * SIZE_BYTES, MAGIC + b"\x09" + bytes(SIZE_BYTES - 9)]
+    "content", [b"", b"short", b"x" * SIZE_BYTES, MAGIC + b"\x01" + bytes(SIZE_BYTES - 9)]
 )
 def test_other_files_are_refused(path: Path, content: bytes) -> None:
     """Another file, or another version, is named and not interpreted."""
     path.write_bytes(content)
-    with pytest.raises(ProbeError, match=r"cannot be mapped|not a level of version 1"):
+    with pytest.raises(ProbeError, match=r"cannot be mapped|not a level of version 2"):
         SharedLevelProbe(path).read_now()
 
 
@@ -156,9 +160,61 @@ def test_half_a_record_is_never_read(writer: SharedLevelWriter, damage: str) -> 
         SharedLevelProbe(writer.path).read_now()
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (2, 1.5, "divide by 100"),
+        (2, float("nan"), "kv_usage is nan"),
+        (2, -0.5, "kv_usage is -0.5"),
+        (9, float("inf"), "preemptions is inf"),
+        (10, -1.0, "generation_tokens is -1.0"),
+        (11, float("nan"), "prompt_tokens is nan"),
+    ],
+)
+def test_another_program_s_impossible_figures_are_refused(
+    writer: SharedLevelWriter, place: int, value: float, words: str
+) -> None:
+    """A whole record vouches for its bytes, not for what a writer of one's own put there."""
+    writer.write(FULL)
+    body = list(_BODY.unpack(writer._map[_RECORD_AT:-4]))
+    body[place] = value
+    packed = _BODY.pack(*body)
+    writer._map[_RECORD_AT:] = packed + zlib.crc32(packed).to_bytes(4, "little")
+
+    with pytest.raises(InvalidReading, match=words):
+        SharedLevelProbe(writer.path).read_now()
+
+
+def test_a_count_beyond_64_bits_is_said_to_the_writer(writer: SharedLevelWriter) -> None:
+    """The last good record stays."""
+    writer.write(FULL)
+    with pytest.raises(InvalidReading, match="at most 18446744073709551615"):
+        writer.write(Reading(kv_usage=0.5, waiting=2**64))
+    assert SharedLevelProbe(writer.path).read_now().waiting == FULL.waiting
+
+
+def test_a_count_that_is_no_whole_number_is_published_whole(writer: SharedLevelWriter) -> None:
+    """A caller may hold counts as floats."""
+    writer.write(Reading(kv_usage=0.5, waiting=2.0))  # type: ignore[arg-type]
+    waiting = SharedLevelProbe(writer.path).read_now().waiting
+    assert (waiting, type(waiting)) == (2, int)
+
+
+def test_a_reading_that_was_vouched_for_is_like_any_other() -> None:
+    """Equal, hashed alike, frozen; and the record holds the figures in the order of the fields."""
+    names = [field.name for field in dataclasses.fields(Reading)]
+    vouched = vouched_reading(dataclasses.astuple(FULL))
+
+    assert (vouched, hash(vouched), type(vouched)) == (FULL, hash(FULL), Reading)
+    assert dataclasses.replace(vouched, waiting=5).waiting == 5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        vouched.waiting = 1  # type: ignore[misc]
+    assert names == [*_FIGURES, "asleep", "instance"]
+
+
 def test_the_layout_is_what_the_law_says() -> None:
-    """Changing the record means a new version: 8 + 8 + 8 + 13 doubles + 8 bytes."""
-    assert _RECORD.size == SIZE_BYTES == 136
+    """Changing the record means a new version: 16 bytes, 14 figures of 8, 4 of checksum."""
+    assert SIZE_BYTES == 16 + 14 * 8 + 4
 
 
 def test_permissions_are_the_owner_s_unless_asked(path: Path) -> None:

@@ -18,14 +18,17 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from tidegate.core.reading import Reading
+from tidegate.core.reading import InvalidReading, Reading, vouched_reading
 from tidegate.probes.protocol import ProbeError
 
 MAGIC = b"TIDEGATE"
-VERSION = 1
+VERSION = 2
+# In the order of Reading's fields: the figures come out of the record as its arguments.
 _FIGURES = (
     "kv_usage",
     "waiting",
@@ -39,17 +42,20 @@ _FIGURES = (
     "prompt_tokens",
     "waiting_for_capacity",
 )
-_WHOLE = frozenset(_FIGURES) - {"kv_usage", "preemptions", "generation_tokens", "prompt_tokens"}
-# magic, version | sequence | time, figures (NaN: unknown), asleep | checksum of time..asleep and sequence
+_figures_of: Callable[[Reading], tuple[float | None, ...]] = attrgetter(*_FIGURES)
+_FRACTIONAL = frozenset({"kv_usage", "preemptions", "generation_tokens", "prompt_tokens"})
+_KINDS: list[Callable[[float], float]] = [float if name in _FRACTIONAL else int for name in _FIGURES]
+_ASLEEP_FLAG = 1 << len(_FIGURES)
+# magic, version | sequence, time, figures, flags (one bit an unknown figure, which is 0; asleep) | checksum
 _HEAD = struct.Struct("<8sQ")
 _SEQUENCE = struct.Struct("<Q")
-_BODY = struct.Struct(f"<d{len(_FIGURES)}dd")
-_CHECKSUM = struct.Struct("<Q")
-_RECORD = struct.Struct(f"<8sQQd{len(_FIGURES)}ddQ")
-_BODY_AT = _HEAD.size + _SEQUENCE.size
-_CHECKSUM_AT = _BODY_AT + _BODY.size
-SIZE_BYTES = _RECORD.size
-_TIME_AT, _LEVEL_AT = 3, 4  # in the unpacked record
+_BODY = struct.Struct("<Qd" + "".join("d" if name in _FRACTIONAL else "Q" for name in _FIGURES) + "Q")
+_CHECKSUM = struct.Struct("<I")
+_RECORD_AT = _HEAD.size
+SIZE_BYTES = _HEAD.size + _BODY.size + _CHECKSUM.size
+_LEVEL_AT = 2  # in the unpacked body
+# The CRC-32 of whatever ends with its own CRC-32 is this constant.
+_WHOLE = zlib.crc32(_CHECKSUM.pack(zlib.crc32(b"")))
 TRIES = 8
 
 
@@ -88,19 +94,19 @@ class SharedLevelWriter:
             os.close(handle)
 
     def write(self, reading: Reading) -> None:
-        """Publish a reading; `instance` is not kept, the reader names it."""
-        figures = (getattr(reading, name) for name in _FIGURES)
-        body = _BODY.pack(
-            self._clock(),
-            *(math.nan if figure is None else figure for figure in figures),
-            float(reading.asleep),
-        )
+        """Publish a reading; `instance` is not kept, the reader names it.
+
+        Raises:
+            InvalidReading: a count is too large for 64 bits.
+        """
         odd = self._sequence + 1
-        self._sequence = even = self._sequence + 2
-        checksum = zlib.crc32(body, even & 0xFFFFFFFF)
-        _SEQUENCE.pack_into(self._map, _HEAD.size, odd)
-        self._map[_BODY_AT : _CHECKSUM_AT + _CHECKSUM.size] = body + _CHECKSUM.pack(checksum)
-        _SEQUENCE.pack_into(self._map, _HEAD.size, even)
+        body = _packed(odd + 1, self._clock(), reading)
+        self._sequence = even = odd + 1
+        _SEQUENCE.pack_into(self._map, _RECORD_AT, odd)
+        self._map[_RECORD_AT + _SEQUENCE.size : SIZE_BYTES] = body[_SEQUENCE.size :] + _CHECKSUM.pack(
+            zlib.crc32(body)
+        )
+        _SEQUENCE.pack_into(self._map, _RECORD_AT, even)
 
     def write_level(self, kv_usage: float) -> None:
         """Publish a bare level, 0..1.
@@ -142,7 +148,9 @@ class SharedLevelProbe:
         self._max_age_s = max_age_s
         self._clock = clock
         self._map: mmap.mmap | None = None
-        self._last: tuple[tuple[Any, ...], Reading] | None = None
+        self._copy = b""
+        self._body: tuple[Any, ...] = ()
+        self._reading: Reading | None = None
 
     async def read(self) -> Sequence[Reading]:
         """Read the record; see `read_now`."""
@@ -154,8 +162,9 @@ class SharedLevelProbe:
         Raises:
             ProbeError: see `read_now`.
         """
-        level: float = self._fresh_record()[_LEVEL_AT]
-        return None if math.isnan(level) else level
+        body = self._fresh_body()
+        level: float = body[_LEVEL_AT]
+        return None if body[-1] & 1 else level
 
     def read_now(self) -> Reading:
         """Read the record without an event loop; between two writes the same reading is handed out.
@@ -164,42 +173,34 @@ class SharedLevelProbe:
             ProbeError: there is no file, no record yet, an old one, or one of another version.
             InvalidReading: a figure cannot be true.
         """
-        record = self._fresh_record()
-        last = self._last
-        if last is not None and last[0] == record[2:4]:
-            return last[1]
-        figures: dict[str, Any] = {
-            name: None if math.isnan(value) else int(value) if name in _WHOLE else value
-            for name, value in zip(_FIGURES, record[_LEVEL_AT:-2], strict=True)
-        }
-        reading = Reading(**figures, asleep=record[-2] != 0.0, instance=self.instance)
-        self._last = (record[2:4], reading)
+        body = self._fresh_body()
+        reading = self._reading
+        if reading is None:
+            self._reading = reading = _reading(body, self.instance)
         return reading
 
     async def aclose(self) -> None:
         """Unmap the file."""
         self._unmap()
 
-    def _fresh_record(self) -> tuple[Any, ...]:
-        record = self._record()
-        if self._clock() - record[_TIME_AT] > self._max_age_s:
+    def _fresh_body(self) -> tuple[Any, ...]:
+        mapped = self._map or self._attach()
+        copy = mapped[_RECORD_AT:SIZE_BYTES]
+        if copy != self._copy:  # else it has been looked at already
+            self._look_at(copy, mapped)
+        if self._clock() - self._body[1] > self._max_age_s:
             self._unmap()  # a new writer makes a new file: look again next time
             raise ProbeError(f"{self.path}: the writer has been silent for more than {self._max_age_s:g} s.")
-        return record
+        return self._body
 
-    def _record(self) -> tuple[Any, ...]:
-        mapped = self._map or self._attach()
+    def _look_at(self, copy: bytes, mapped: mmap.mmap) -> None:
         for _ in range(TRIES):
-            copy = mapped[:SIZE_BYTES]
-            record = _RECORD.unpack(copy)
-            sequence: int = record[2]
-            if sequence == 0:
+            if not copy[0] & 1 and zlib.crc32(copy) == _WHOLE:
+                self._copy, self._body, self._reading = copy, _BODY.unpack_from(copy), None
+                return
+            if not any(copy):
                 raise ProbeError(f"{self.path}: nothing has been written yet.")
-            if (
-                sequence & 1 == 0
-                and zlib.crc32(copy[_BODY_AT:_CHECKSUM_AT], sequence & 0xFFFFFFFF) == record[-1]
-            ):
-                return record
+            copy = mapped[_RECORD_AT:SIZE_BYTES]
         raise ProbeError(f"{self.path}: no whole record in {TRIES} tries; did the writer die while writing?")
 
     def _attach(self) -> mmap.mmap:
@@ -219,6 +220,39 @@ class SharedLevelProbe:
 
     def _unmap(self) -> None:
         mapped, self._map = self._map, None
-        self._last = None
+        self._copy = b""
         if mapped is not None:
             mapped.close()
+
+
+def _packed(sequence: int, now: float, reading: Reading) -> bytes:
+    figures = _figures_of(reading)
+    flags = _ASLEEP_FLAG if reading.asleep else 0
+    if None in figures:
+        flags |= sum([1 << place for place, figure in enumerate(figures) if figure is None])
+    values = [kind(figure or 0) for kind, figure in zip(_KINDS, figures, strict=True)]
+    try:
+        return _BODY.pack(sequence, now, *values, flags)
+    except struct.error as error:
+        raise InvalidReading(f"{reading}: expected counts of at most {2**64 - 1}.") from error
+
+
+def _reading(body: tuple[Any, ...], instance: str) -> Reading:
+    """Return the body as a reading. Whole numbers are unsigned in the record, which leaves four to check."""
+    _, _, level, _, _, _, _, _, _, preemptions, generation, prompt, _, flags = body
+    figures = _pick(flags)((*body, None, flags & _ASLEEP_FLAG != 0, instance))
+    if (
+        0.0 <= level <= 1.0
+        and 0.0 <= preemptions < math.inf
+        and 0.0 <= generation < math.inf
+        and 0.0 <= prompt < math.inf
+    ):
+        return vouched_reading(figures)
+    return Reading(**dict(zip(_FIGURES, figures, strict=False)), instance=instance)
+
+
+@lru_cache(maxsize=64)
+def _pick(flags: int) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return what takes a reading's fields out of a body, behind which None, asleep and the name stand."""
+    known = [-3 if flags >> place & 1 else _LEVEL_AT + place for place in range(len(_FIGURES))]
+    return itemgetter(*known, -2, -1)
