@@ -62,6 +62,7 @@ class AdmissionMiddleware:
         )
         self._runtime: Runtime | None = None
         self._settings: Settings | None = None
+        self._host_app: object = None  # the app a server knows: it may know its engine's context limit
         self.error: str | None = None
         try:
             self._settings = Settings.load() if settings is None else _checked(settings)
@@ -130,7 +131,7 @@ class AdmissionMiddleware:
         if self._settings is None:
             raise InvalidSettings(self.error or "unknown")
         if self._runtime is None or self._runtime.loop is not asyncio.get_running_loop():
-            self._runtime = Runtime(self.app, self._settings, self._parts)
+            self._runtime = Runtime(self.app, self._settings, self._parts, self._host_app)
         return self._runtime
 
     def _fail(self, error: Exception) -> None:
@@ -141,6 +142,7 @@ class AdmissionMiddleware:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._runtime is not None and self._runtime.is_stopped:
             self._runtime = None  # the same loop starts the app once more
+        self._host_app = scope.get("app")
         try:
             self._made()
         except ValueError as error:

@@ -61,11 +61,12 @@ class Parts:
 class Runtime:
     """The assembled gate of one event loop."""
 
-    def __init__(self, app: App, settings: Settings, parts: Parts) -> None:
+    def __init__(self, app: App, settings: Settings, parts: Parts, host_app: object = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.mode: Mode = settings.mode
         self._parts = parts
+        self._host_app = host_app
         self._states: dict[str, str] = {}
         self.hooks = Hooks(_hooks(settings, parts))
         self.room = WaitingRoom(
@@ -183,7 +184,7 @@ class Runtime:
                 return as_probe(self._parts.probe)
             except TypeError as error:
                 raise InvalidSettings(str(error)) from error
-        probe, why = find_probe(self.settings.probe)
+        probe, why = find_probe(self.settings.probe, host_app=self._host_app)
         logger.info("Probe: %s", why)
         return probe
 

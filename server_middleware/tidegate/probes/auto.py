@@ -38,18 +38,24 @@ def find_probe(
     environ: Mapping[str, str] = os.environ,
     modules: Mapping[str, object] = sys.modules,
     snapshot_directory: Path | None = None,
+    host_app: object = None,
 ) -> Found:
     """Return the probe for these options and a sentence that explains the choice.
 
     `auto` looks, in this order, at `urls`, `path`, the prometheus_client registry of this process, and
-    SGLang's snapshot in shared memory.
+    SGLang's snapshot in shared memory. `host_app` is the app Tidegate runs inside, which may know what
+    the registry does not say.
 
     Raises:
         ValueError: a certificate file of the options cannot be used.
     """
+
+    def in_process() -> Found:
+        return _registry(options, registry, environ, host_app)
+
     builders: Mapping[str, Callable[[], Found]] = {
         "prometheus": lambda: _prometheus(options),
-        "registry": lambda: _registry(options, registry, environ),
+        "registry": in_process,
         "sglang": lambda: _sglang(options, snapshot_directory),
         "shared_memory": lambda: _shared_memory(options),
     }
@@ -63,9 +69,9 @@ def find_probe(
         return _sglang(options, None) if is_sglang else _shared_memory(options)
     engine_here = _engine_in_memory(options, registry)
     if engine_here is not None:
-        probe, why = _registry(options, registry, environ)
+        probe, why = in_process()
         return probe, f"{why}: {engine_here} publishes there"
-    look = _LookAround(options, registry, environ, modules, snapshot_directory)
+    look = _LookAround(in_process(), _sglang(options, snapshot_directory), modules)
     return look, f"nothing yet, looking again at each reading; {look.advice()}"
 
 
@@ -74,16 +80,8 @@ class _LookAround:
 
     instance = "default"
 
-    def __init__(
-        self,
-        options: ProbeOptions,
-        registry: CollectorRegistry,
-        environ: Mapping[str, str],
-        modules: Mapping[str, object],
-        snapshot_directory: Path | None,
-    ) -> None:
+    def __init__(self, in_process: Found, snapshot: Found, modules: Mapping[str, object]) -> None:
         self._modules = modules
-        in_process, snapshot = _registry(options, registry, environ), _sglang(options, snapshot_directory)
         # SGLang renews its snapshot every 15 decoding steps, its gauges every 40.
         self._candidates = (snapshot, in_process) if "sglang" in modules else (in_process, snapshot)
         self._found: Probe | None = None
@@ -151,7 +149,9 @@ def _prometheus(options: ProbeOptions) -> Found:
     return _one_or_group(probes), f"{what}; engine: {_engine(options)}"
 
 
-def _registry(options: ProbeOptions, registry: CollectorRegistry, environ: Mapping[str, str]) -> Found:
+def _registry(
+    options: ProbeOptions, registry: CollectorRegistry, environ: Mapping[str, str], host_app: object
+) -> Found:
     directory = environ.get(MULTIPROC_VARIABLE) or None
     probe = RegistryProbe(
         registry,
@@ -159,6 +159,7 @@ def _registry(options: ProbeOptions, registry: CollectorRegistry, environ: Mappi
         names=options.names,
         per_engine=options.per_engine,
         multiproc_dir=directory,
+        host_app=host_app,
     )
     if directory is None:
         return probe, "the prometheus_client registry of this process"

@@ -3,7 +3,8 @@
 Law of this file: only the collectors that carry wanted figures are asked, never the histograms beside
 them. In multi-process mode (`PROMETHEUS_MULTIPROC_DIR`) the registry in memory knows this process alone,
 and vLLM gives each step's figures to only one of its API servers: then the files all processes share
-are merged, beside the event loop, and the answer is kept for a moment.
+are merged, beside the event loop, and the answer is kept for a moment. The context limit, which vLLM does
+not publish, is taken from the app that Tidegate runs inside.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tidegate.core.reading import Reading
+from tidegate.probes.host_app import context_limit_tokens
 from tidegate.probes.labels import readings_from
 from tidegate.probes.offload import Offload
 from tidegate.probes.presets import KNOWN_NAMES, PRESETS, Preset, recognise
@@ -32,7 +35,7 @@ class RegistryProbe:
     """Reads the figures of an engine that runs in this process.
 
     `multiproc_dir` is taken from the environment when not given; `cache_s` is how long one merge of the
-    shared files serves further readings.
+    shared files serves further readings; `host_app` is the ASGI app that may know the context limit.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class RegistryProbe:
         instance: str = "default",
         multiproc_dir: str | None = None,
         cache_s: float = 0.1,
+        host_app: object = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.instance = instance
@@ -56,6 +60,7 @@ class RegistryProbe:
         self._per_engine = per_engine
         self._directory = multiproc_dir or os.environ.get(MULTIPROC_VARIABLE)
         self._cache_s = cache_s
+        self._host_app = host_app
         self._clock = clock
         self._cached: tuple[float, dict[str, list[Sample]]] | None = None
         self._merge = Offload(self._merged, f"tidegate probe {instance}")
@@ -96,7 +101,8 @@ class RegistryProbe:
         preset = self._found or self._recognised(samples)
         readings = readings_from(samples, preset, instance=self.instance, per_engine=self._per_engine)
         self._found = preset
-        return readings
+        limit = context_limit_tokens(self._host_app)
+        return [_with_limit(reading, limit) for reading in readings]
 
     def _recognised(self, names: Iterable[str]) -> Preset:
         preset = recognise(names)
@@ -118,6 +124,12 @@ class RegistryProbe:
         except (OSError, RuntimeError, ValueError, LookupError, struct.error) as error:
             raise ProbeError(f"the metrics files in {directory} cannot be read ({error!r}).") from error
         return {name: found for name, found in _samples(metrics).items() if name in self._wanted}
+
+
+def _with_limit(reading: Reading, limit_tokens: int | None) -> Reading:
+    if limit_tokens is None or reading.max_model_tokens is not None:
+        return reading
+    return replace(reading, max_model_tokens=limit_tokens)
 
 
 def _samples(metrics: Iterable[Metric]) -> dict[str, list[Sample]]:
