@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.asgi.bodies import Form, _worded, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.messages import message
@@ -177,6 +178,19 @@ def test_every_reason_has_words_in_both_languages(reason: Reason, chinese: bool)
     text = message(refuse(reason, None, detail="cost 10 > burst 9"), None, chinese)
     assert text.endswith("cost 10 > burst 9")
     assert "{" not in text
+
+
+@pytest.mark.parametrize("reason", Reason)
+@pytest.mark.parametrize("milliseconds", [1, 2371, 55_000, None])
+def test_a_kept_wording_is_the_wording(reason: Reason, milliseconds: int | None) -> None:
+    """Templates give byte for byte what putting it into words anew would give."""
+    status = refusal_status(reason, 429)
+    flags = (False, True)
+    for form in (Form(status, a, not a and p, c) for a in flags for p in flags for c in flags):
+        for _ in range(2):
+            assert refusal_body(form, refuse(reason), milliseconds) == _worded(
+                form, refuse(reason), milliseconds
+            )
 
 
 def test_a_preferred_wait_is_said_to_be_applied() -> None:

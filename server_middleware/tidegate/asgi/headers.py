@@ -21,14 +21,17 @@ from tidegate.asgi.types import HeaderList, Headers, first_header, list_header
 from tidegate.core.decisions import Reason, Refuse
 
 _LARGEST_INTEGER = 999_999_999_999_999  # of a structured field
+_ROUNDING = 5e-7  # float error above a whole figure does not make it the next one
 _BOUNDS: dict[Reason, str] = {
     Reason.RATE_LIMITED: "requests",
     Reason.TOKEN_RATE_LIMITED: "tokens",
     Reason.QUEUE_FULL: "queue",
     Reason.TENANT_QUEUE_FULL: "tenant-queue",
 }
-_FINAL = frozenset({Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST})
+_FINAL = (Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST)
 """No waiting helps: SDKs retry 409 and 429 alike, so these must say that they should not."""
+_NO_STORE = (b"cache-control", b"no-store")
+_RETRY = (b"x-should-retry", b"true")
 _UNITS = {"queue": "concurrent-requests", "tenant-queue": "concurrent-requests", "requests": "requests"}
 
 
@@ -47,14 +50,10 @@ def retry_after_ms(refuse: Refuse) -> int | None:
     return max(1, _ceil(refuse.retry_after_s * 1000))
 
 
-def retry_after_seconds(refuse: Refuse) -> int | None:
-    """`Retry-After`: the same wait in whole seconds, rounded up, at least 1."""
-    milliseconds = retry_after_ms(refuse)
-    return None if milliseconds is None else -(-milliseconds // 1000)
-
-
 def _ceil(figure: float) -> int:
-    return min(max(math.ceil(round(figure, 6)), 0), _LARGEST_INTEGER) if math.isfinite(figure) else 60
+    if 0 <= figure <= _LARGEST_INTEGER:  # false for NaN too
+        return math.ceil(figure - _ROUNDING)
+    return 60 if not math.isfinite(figure) else 0 if figure < 0 else _LARGEST_INTEGER
 
 
 def _floor(figure: float) -> int:
@@ -72,17 +71,18 @@ def refusal_headers(
         expose_limits: say how large the bound is; it tells callers about the server's capacity.
         send_policy: also send `RateLimit-Policy`.
     """
-    seconds, milliseconds = retry_after_seconds(refuse), retry_after_ms(refuse)
-    if seconds is None or milliseconds is None:
-        return [(b"cache-control", b"no-store"), (b"x-should-retry", b"false")]
+    milliseconds = retry_after_ms(refuse)
+    if milliseconds is None:
+        return [_NO_STORE, (b"x-should-retry", b"false")]
+    seconds = -(-milliseconds // 1000)
     reset_after_s = milliseconds / 1000 if refuse.reset_after_s is None else refuse.reset_after_s
     name, remaining = bound_name(refuse.reason), _floor(refuse.remaining)
     headers = [
         (b"retry-after", b"%d" % seconds),
         (b"retry-after-ms", b"%d" % milliseconds),
         (b"ratelimit", _list(name, ("r", remaining), ("t", min(_ceil(reset_after_s), seconds)))),
-        (b"cache-control", b"no-store"),
-        (b"x-should-retry", b"true"),
+        _NO_STORE,
+        _RETRY,
     ]
     if expose_limits and refuse.limit is not None:
         limit = _ceil(refuse.limit)

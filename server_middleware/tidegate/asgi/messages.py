@@ -58,7 +58,7 @@ _TEXTS: dict[Reason, tuple[str, str]] = {
 }
 
 
-def message(refuse: Refuse, seconds: int | None, chinese: bool) -> str:
+def message(refuse: Refuse, seconds: int | str | None, chinese: bool) -> str:
     """The sentence for a refusal; `seconds` is what Retry-After says, `None` for a permanent one."""
     language = 1 if chinese else 0
     text = _TEXTS[refuse.reason][language]

@@ -7,25 +7,18 @@ refusals carry no `Retry-After`; nothing here tells a caller anything about othe
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal
+from random import getrandbits
+from typing import Literal
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate.asgi.bodies import Form, problem_body, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import Cors, CorsOptions
-from tidegate.asgi.headers import (
-    bound_name,
-    preference_applied,
-    refusal_headers,
-    retry_after_ms,
-    retry_after_seconds,
-)
-from tidegate.asgi.messages import message
+from tidegate.asgi.headers import preference_applied, refusal_headers, retry_after_ms
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
 from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
@@ -41,20 +34,14 @@ _FIXED_STATUS: dict[Reason, int] = {
     Reason.ASLEEP: 503,
     Reason.GATE_FAULT: 503,
 }
-_KINDS: dict[int, tuple[str, str, str]] = {  # status: code, type for OpenAI, type for Anthropic
-    400: ("INVALID_REQUEST", "invalid_request_error", "invalid_request_error"),
-    401: ("INVALID_API_KEY", "authentication_error", "authentication_error"),
-    408: ("REQUEST_TIMEOUT", "timeout_error", "timeout_error"),
-    409: ("SUPERSEDED", "conflict_error", "conflict_error"),
-    413: ("REQUEST_TOO_LARGE", "invalid_request_error", "request_too_large"),
-    429: ("RATE_LIMIT_EXCEEDED", "server_busy", "rate_limit_error"),
-    503: ("SERVER_UNAVAILABLE", "server_busy", "overloaded_error"),
-}
 _Wishes = dict[bytes, str]
-_WISHES = frozenset({b"accept", b"accept-language", b"x-request-id"})
-_PROBLEMS = "https://iana.org/assignments/http-problem-types#"
+_WISHES = frozenset({b"accept", b"accept-language", b"x-request-id", b"prefer"})
+_JSON_TYPE = (b"content-type", b"application/json")
+_PROBLEM_TYPE = (b"content-type", PROBLEM_JSON.encode("ascii"))
+_VARY = (b"vary", b"Accept, Accept-Language")
+_ENGLISH = [(b"content-language", b"en"), _VARY]
+_CHINESE = [(b"content-language", b"zh"), _VARY]
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_encode = msgspec.json.Encoder().encode
 
 
 class ReplyOptions(BaseModel):
@@ -97,20 +84,18 @@ def build_reply(
     cors: HeaderList | None = None,
 ) -> Reply:
     """The answer to a refused request."""
-    status = refusal_status(refuse.reason, options.saturation_status)
     given: Headers = scope.get("headers", ())
     wishes = pick(given, _WISHES)
-    seconds, chinese = retry_after_seconds(refuse), prefers_chinese(wishes.get(b"accept-language", ""))
-    error: dict[str, Any] = {"reason": refuse.reason.value, "scope": refuse.scope}
-    if seconds is not None:
-        error |= {"retry_after": seconds, "retry_after_ms": retry_after_ms(refuse)}
-    body, content_type = _body(status, message(refuse, seconds, chinese), error, None, wishes, route)
-    lines = refusal_headers(
+    form = _form(refusal_status(refuse.reason, options.saturation_status), wishes, route, is_refusal=True)
+    body = refusal_body(form, refuse, retry_after_ms(refuse))
+    lines = _first_lines(form, body, wishes)
+    lines += refusal_headers(
         refuse, wall_now_s=wall_now_s, expose_limits=options.expose_limits, send_policy=options.send_policy
     )
-    lines += preference_applied(given)
-    lines += [(b"content-language", b"zh" if chinese else b"en"), (b"vary", b"Accept, Accept-Language")]
-    return _reply(status, content_type, body, lines + (cors or []), wishes)
+    if b"prefer" in wishes:
+        lines += preference_applied(given)
+    lines += _CHINESE if form.is_chinese else _ENGLISH
+    return Reply(form.status, lines + cors if cors else lines, body)
 
 
 def build_problem(
@@ -125,52 +110,34 @@ def build_problem(
 ) -> Reply:
     """An answer that is no refusal of admission: a bad field, a late body, a missing key, bad settings."""
     wishes = pick(scope.get("headers", ()), _WISHES)
-    error = {"reason": reason, "scope": "request"}
-    body, content_type = _body(status, text, error, param, wishes, route)
-    lines: HeaderList = [(b"cache-control", b"no-store"), (b"vary", b"Accept")]
+    form = _form(status, wishes, route, is_refusal=False)
+    body = problem_body(form, text, reason, param)
+    lines = [*_first_lines(form, body, wishes), (b"cache-control", b"no-store"), (b"vary", b"Accept")]
     if status == HTTPStatus.UNAUTHORIZED:
         lines.append((b"www-authenticate", b"Bearer"))
     if status < 500 and status != HTTPStatus.REQUEST_TIMEOUT:
         lines.append((b"x-should-retry", b"false"))
-    return _reply(status, content_type, body, lines + (cors or []), wishes)
+    return Reply(status, lines + (cors or []), body)
 
 
-def _body(
-    status: int, text: str, error: dict[str, Any], param: str | None, wishes: _Wishes, route: Route | None
-) -> tuple[dict[str, Any], str]:
-    code, openai_type, anthropic_type = _KINDS[status]
-    if route is not None and route.dialect is Dialect.ANTHROPIC_MESSAGES:
-        body = {"type": "error", "error": {"type": anthropic_type, "message": text, "code": code, **error}}
-        return body, "application/json"
-    body = {"error": {"code": code, "type": openai_type, "message": text, "param": param, **error}}
-    if prefers_problem_json(wishes.get(b"accept", "")):
-        return _problem(status, text, error) | body, PROBLEM_JSON
-    return body, "application/json"
+def _form(status: int, wishes: _Wishes, route: Route | None, *, is_refusal: bool) -> Form:
+    is_anthropic = route is not None and route.dialect is Dialect.ANTHROPIC_MESSAGES
+    return Form(
+        status,
+        is_anthropic,
+        not is_anthropic and b"accept" in wishes and prefers_problem_json(wishes[b"accept"]),
+        is_refusal and b"accept-language" in wishes and prefers_chinese(wishes[b"accept-language"]),
+    )
 
 
-def _problem(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:
-    """RFC 9457; the OpenAI member stays beside it, which the standard allows and SDKs read."""
-    title = HTTPStatus(status).phrase
-    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": status, "detail": text}
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        problem["type"] = _PROBLEMS + "quota-exceeded"
-        problem["violated-policies"] = [bound_name(Reason(error["reason"]))]
-    elif status == HTTPStatus.SERVICE_UNAVAILABLE and "retry_after" in error:
-        problem["type"] = _PROBLEMS + "temporary-reduced-capacity"
-    return problem | error
-
-
-def _reply(status: int, content_type: str, body: dict[str, Any], lines: HeaderList, wishes: _Wishes) -> Reply:
+def _first_lines(form: Form, body: bytes, wishes: _Wishes) -> HeaderList:
     given = wishes.get(b"x-request-id", "")
-    request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    encoded = _encode(body)
-    headers = [
-        (b"content-type", content_type.encode("ascii")),
-        (b"content-length", b"%d" % len(encoded)),
+    request_id = given if _REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+    return [
+        _PROBLEM_TYPE if form.is_problem else _JSON_TYPE,
+        (b"content-length", b"%d" % len(body)),
         (b"x-request-id", request_id.encode("ascii")),
-        *lines,
     ]
-    return Reply(status, headers, encoded)
 
 
 async def send_reply(reply: Reply, scope: Scope, send: Send) -> None:
