@@ -94,6 +94,7 @@ async def test_the_source_is_found_and_read(
             (reading,) = page["readings"]
             assert (reading["kv_usage"], reading["asleep"]) == (0.0, False)
             assert (reading["capacity_tokens"], reading["block_tokens"]) == (engines * CAPACITY_TOKENS, 128)
+            assert reading["max_model_tokens"] == 2048  # from the app: the registry does not say
         (outside,) = await over_http(engine)
         assert (outside.kv_usage, outside.max_model_tokens) == (0.0, 2048)
 

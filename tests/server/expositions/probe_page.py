@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.asgi.types import App, Receive, Scope, Send
 from tidegate.probes.auto import find_probe
 from tidegate.probes.options import ProbeOptions
-from tidegate.probes.protocol import as_readings
+from tidegate.probes.protocol import Probe, as_readings
 
 PATH = "/probe"
 
@@ -20,10 +20,13 @@ class ProbePage:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._probe, self._why = find_probe(ProbeOptions())
+        self._probe: Probe | None = None
+        self._why = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if self._probe is None:
+            self._probe, self._why = find_probe(ProbeOptions(), host_app=scope.get("app"))
         if scope["type"] != "http" or scope["path"] != PATH:
             await self._app(scope, receive, send)
             return
