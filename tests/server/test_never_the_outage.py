@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import tidegate.core
-from tests.server.bed import Level, bed, until
+from tests.server.bed import Level, Raw, bed, until
 from tidegate.asgi.faults import PASS_THROUGH_S, TRIP_COUNT
+from tidegate.asgi.types import Message
 from tidegate.telemetry.events import EventKind
 
 # The vocabulary and the options hold no behaviour that runs within a request.
@@ -129,6 +130,37 @@ async def test_a_fault_while_others_wait_leaves_nobody_hanging(
         answers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
         assert [answer.status_code for answer in answers] == [200] * 3
         assert b.runtime.faults.count >= 1
+
+
+async def test_a_fault_between_the_grant_and_the_app_gives_the_lease_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request passes by the fault policy; the lease that nobody would end is not left behind."""
+    async with bed() as b:
+        monkeypatch.setattr("tidegate.asgi.exchange.Meter", explode)
+        assert (await b.post()).status_code == 200
+        assert b.runtime.faults.count == 1
+        assert b.runtime.statistics().running == 0
+
+
+async def test_a_task_cancelled_between_its_grant_and_the_app_gives_the_lease_back() -> None:
+    """A server may cancel a request's task while its last comment hangs on a slow reader."""
+    hangs = asyncio.Event()
+
+    class SlowReader(Raw):
+        async def _send(self, message: Message) -> None:
+            if message["type"] == "http.response.body":
+                hangs.set()
+                await asyncio.Event().wait()
+
+    async with bed(level=Level(kv_usage=0.97), keepalive={"after_s": 0.01, "interval_s": 0.01}) as b:
+        raw = SlowReader(b.gate, b'{"prompt": "hello", "stream": true}')
+        await asyncio.wait_for(hangs.wait(), 5)
+        b.level.kv_usage = 0.0
+        await until(lambda: b.runtime.statistics().running == 1)
+        raw.task.cancel()
+        await asyncio.gather(raw.task, return_exceptions=True)
+        assert b.runtime.statistics().running == 0
 
 
 @pytest.mark.parametrize("broken", ["feed", "usage"])

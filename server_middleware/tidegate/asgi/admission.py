@@ -78,8 +78,15 @@ class Admission:
         with self._bodies.body() as arrived:
             asked = await self._asked(arrival, caller, arrived)
         arrival.priority_class = asked.ask.priority_class
-        admit = await self._decide(arrival, asked)
-        return Exchange(self._around, arrival, asked, admit, caller)
+        try:
+            admit = await self._decide(arrival, asked)
+            return Exchange(self._around, arrival, asked, admit, caller)
+        except (Denied, Bypass):
+            raise  # it has left the gate already
+        except BaseException:
+            # A fault of ours, or this very task was cancelled: whatever was granted, nobody else knows of it.
+            self._room.leave(asked.ask.ticket)
+            raise
 
     def denied(self, arrival: Arrival, refuse: Refuse) -> Denied:
         """A refusal, counted and put into words."""
