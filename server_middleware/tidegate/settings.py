@@ -46,6 +46,7 @@ from tidegate.core.options import (
     TenantLimits,
 )
 from tidegate.probes.options import ProbeOptions
+from tidegate.processes import part_of
 from tidegate.settings_errors import (
     FILE_VARIABLE,
     PREFIX,
@@ -98,6 +99,7 @@ class Settings(BaseSettings):
     on_internal_error: Literal["open", "closed"] = "open"
     internal_error_concurrency: int = Field(default=64, ge=1)
     metrics: bool = True
+    processes: int = Field(default=1, ge=1)
     kv: Annotated[KvOptions, known_fields(KvOptions)] = KvOptions()
     queue: Annotated[QueueOptions, known_fields(QueueOptions)] = QueueOptions()
     classes: tuple[Annotated[ClassOptions, known_fields(ClassOptions)], ...] = DEFAULT_CLASSES
@@ -174,8 +176,8 @@ class Settings(BaseSettings):
         )
 
     def gate_options(self) -> GateOptions:
-        """The part that the pure core needs."""
-        return GateOptions(
+        """The part that the pure core needs: of several processes each has its part of the bounds."""
+        options = GateOptions(
             kv=self.kv,
             queue=self.queue,
             classes=self.classes,
@@ -190,6 +192,7 @@ class Settings(BaseSettings):
             ),
             max_tenants=self.max_tenants,
         )
+        return part_of(options, self.processes)
 
     def tenant_keys(self) -> tuple[TenantKeys, ...]:
         """The part that the identity resolver needs."""

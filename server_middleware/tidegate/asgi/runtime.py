@@ -32,10 +32,12 @@ from tidegate.console import Console
 from tidegate.console.control import Control
 from tidegate.core.decisions import Statistics, Uniform
 from tidegate.core.instance import HIGH_BEFORE_KNOWN
+from tidegate.core.reading import Reading
 from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
 from tidegate.probes.poller import Poller
+from tidegate.processes import part_of_reading, warning
 from tidegate.settings import Mode, Settings
 from tidegate.settings_errors import InvalidSettings
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
@@ -91,7 +93,7 @@ class Runtime:
         self.control = Control(settings.console, self._set_mode_remotely)
         self._poller = Poller(
             self._probe(),
-            on_readings=self.room.observe,
+            on_readings=self._observe,
             on_failure=self._probe_failed,
             pace=settings.probe.pace,
             clock=parts.clock,
@@ -138,6 +140,9 @@ class Runtime:
         self._ticker = self.loop.create_task(self._tick(), name="tidegate-ticker")
         self._shutdown.start()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=self.mode, detail="at start"))
+        several = warning(self.settings.processes)
+        if several is not None:
+            logger.warning("%s", several)
 
     async def stop(self) -> None:
         """End the tasks; those who still wait are told to come back."""
@@ -192,6 +197,9 @@ class Runtime:
         detail = str(error) or repr(error)
         self.hooks(AdmissionEvent(kind=EventKind.PROBE_FAILED, instance=instance, detail=detail))
         self.room.probe_failed(instance)
+
+    def _observe(self, readings: Sequence[Reading]) -> None:
+        self.room.observe([part_of_reading(reading, self.settings.processes) for reading in readings])
 
     def _nudge(self) -> None:
         self._poller.nudge()

@@ -33,8 +33,9 @@ CAPACITY_RATE = 0.2
 class Calibration:
     """Learns from each fresh reading; tokens and shares of the capacity."""
 
-    def __init__(self, options: KvOptions, max_tenants: int) -> None:
+    def __init__(self, options: KvOptions, max_tenants: int, *, is_shared: bool = False) -> None:
         self._options = options
+        self._is_shared = is_shared
         self._max_tenants = max_tenants
         self._shares: OrderedDict[str, float] = OrderedDict()
         self.margin = options.margin
@@ -143,7 +144,13 @@ class Calibration:
             lease.refresh()
 
     def _strangers(self, reading: Reading, ledger: Ledger) -> bool | None:
-        """Whether the engine runs more than we sent; `None` if it runs less, so our books are ahead."""
+        """Whether the engine runs more than we sent; `None` if it runs less, so our books are ahead.
+
+        Beside other gates our capacity is a part, and the level one of the whole: what is missing from
+        our part is no share that our prompts have saved.
+        """
+        if self._is_shared:
+            return True
         if reading.running is None:
             return False
         present = reading.running + (reading.waiting or 0)

@@ -59,7 +59,7 @@ class Instance:
         self.options = options
         self.ledger = Ledger()
         self.signal = Signal(options.signal)
-        self.calibration = Calibration(options.kv, options.max_tenants)
+        self.calibration = Calibration(options.kv, options.max_tenants, is_shared=options.is_shared)
         self.budget = BlindBudget(options.signal.blind_concurrency)
         self.pace = PaceGuard(options.kv.target_inter_token_s)
         self._prefill_from: tuple[float, float | None] = (0.0, None)  # instant and counter of the span

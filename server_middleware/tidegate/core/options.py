@@ -273,6 +273,7 @@ class GateOptions:
     calendar: CalendarOptions = field(default_factory=CalendarOptions)
     signal: SignalOptions = field(default_factory=SignalOptions)
     max_tenants: int = 10_000  # tenants remembered at once
+    is_shared: bool = False  # gates of other processes send to the same engines
 
     def __post_init__(self) -> None:
         _require(bool(self.classes), "classes", self.classes, "name at least one class.")
