@@ -113,6 +113,23 @@ async def test_faults_that_pile_up_open_the_gate_and_a_fresh_gate_is_tried(
         assert b.runtime.statistics().admitted == 1, "a fresh gate has admitted it"
 
 
+async def test_a_gate_that_opened_itself_still_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A herd at a broken gate does not reach the engine as a herd."""
+    async with bed(internal_error_concurrency=2) as b:
+        monkeypatch.setattr(b.runtime.room.gate, "offer", explode)
+        for _ in range(TRIP_COUNT):
+            await b.post()
+        assert b.runtime.faults.is_passing_through()
+        b.app.go.clear()
+        inside = [b.send(), b.send()]
+        await until(lambda: b.app.running == 2)
+        above = await b.post()
+        assert (above.status_code, above.json()["error"]["reason"]) == (503, "gate_fault")
+        assert "retry-after" in above.headers
+        b.app.go.set()
+        assert [(await sent).status_code for sent in inside] == [200, 200]
+
+
 @pytest.mark.parametrize("operation", ["advance", "observe", "release", "cancel"])
 async def test_a_fault_while_others_wait_leaves_nobody_hanging(
     operation: str, monkeypatch: pytest.MonkeyPatch

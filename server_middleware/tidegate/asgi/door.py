@@ -43,11 +43,11 @@ class Door:
 
     async def enter(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one guarded request."""
-        if self._faults.is_passing_through():
-            await self._app(scope, receive, send)
-            return
         watch = DisconnectWatch(receive)
         arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock(), said(scope))
+        if self._faults.is_passing_through():
+            await self._past_a_fault(arrival)
+            return
         try:
             exchange = await self._admission.admitted(arrival)
         except CallerLeft:

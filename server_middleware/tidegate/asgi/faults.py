@@ -64,7 +64,8 @@ class FaultPolicy:
             self._say(
                 "opened",
                 f"{TRIP_COUNT} faults within {TRIP_WINDOW_S:g} s, the last in {where} ({detail}): "
-                f"Tidegate passes everything through for {PASS_THROUGH_S:g} s, without admission control.",
+                f"for {PASS_THROUGH_S:g} s everything passes without admission control, "
+                f"{self._max_concurrency} requests at once (internal_error_concurrency).",
             )
 
     def is_passing_through(self) -> bool:
