@@ -33,7 +33,7 @@ class Bug(NamedTuple):
 
 
 BUGS = (
-    Bug("peak-forgets-growth", "ledger.py", "held + (before + sequences) * left)", "held)"),
+    Bug("peak-forgets-growth", "occupancy.py", "held + (before + sequences) * left)", "held)"),
     Bug(
         "charge-lost-on-drain",
         "ledger.py",

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.core.invariants import brute_force_peak
 from tidegate.core.decisions import Ask
-from tidegate.core.ledger import Demand, Lease, Ledger, projected_peak
+from tidegate.core.ledger import Lease, Ledger
 from tidegate.core.lengths import LengthModel
+from tidegate.core.occupancy import Demand, projected_peak
 
 LEASES = st.lists(
     st.tuples(st.integers(0, 300), st.integers(1, 400), st.integers(1, 4)), min_size=0, max_size=12
@@ -191,3 +192,59 @@ def test_order_survives_any_sequence_of_changes() -> None:
             item.refresh()
             ledger.changed()
         assert ledger.peak_tokens() == pytest.approx(brute_force_peak(ledger.leases.values()))
+
+
+def move(ledger: Ledger, rng: random.Random, ticket: int) -> None:
+    """One change of any kind, told as each is to be told."""
+    present = [item for item in ledger.leases.values() if not item.is_drained]
+    kind = rng.choice(["add", "add", "grow", "grow", "outlive", "remove", "drain", "restate", "many"])
+    if kind == "add" or not present:
+        ledger.add(lease(ticket, rng.randrange(300), rng.randrange(1, 400), rng.choice([1, 1, 3])))
+        return
+    chosen = rng.choice(present)
+    if kind == "remove":
+        ledger.remove(chosen.ask.ticket)
+    elif kind == "drain":
+        ledger.drain(chosen)
+    elif kind == "restate":
+        ledger.restate(chosen, rng.randrange(300))
+    elif kind == "many":
+        for item in present:
+            item.seen += rng.randrange(30)
+            item.refresh()
+        ledger.changed()
+    else:
+        chosen.seen += rng.randrange(40)
+        chosen.predicted += 100 if kind == "outlive" else 0
+        ledger.refresh(chosen)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**16))
+def test_quick_answers_agree_with_a_look_at_every_lease(seed: int) -> None:
+    """What follows each change at no cost says "surely" only where it is so, and the sums never drift."""
+    rng = random.Random(seed)
+    ledger = Ledger()
+    for ticket in range(60):
+        move(ledger, rng, ticket)
+        present = [item for item in ledger.leases.values() if not item.is_drained]
+        demand = Demand(float(rng.randrange(300)), float(rng.randrange(1, 400)), rng.choice([1, 1, 3]))
+        everyone = [Demand(item.held, item.left, item.sequences) for item in present]
+        truth = projected_peak([*everyone, demand])
+        limit = truth + rng.choice([-500.0, -50.0, -1.0, 1.0, 50.0, 500.0])
+        assert ledger.surely_fits(demand, limit, limit) in (None, truth <= limit)
+        assert ledger.held_tokens() == pytest.approx(sum(item.held for item in present))
+        if rng.random() < 0.3:
+            assert ledger.peak_with(demand) == pytest.approx(truth)
+            assert ledger.peak_tokens() == pytest.approx(brute_force_peak(present))
+
+
+def test_most_candidates_are_judged_without_a_look_at_every_lease() -> None:
+    """Far below the limit and at a full engine the quick answer is an answer."""
+    ledger = ledger_of([(100, 50, 1)] * 10)
+    small = Demand(10.0, 50.0, 1)
+    assert ledger.surely_fits(small, 2000.0, 2000.0) is True
+    assert ledger.surely_fits(small, 1200.0, 1200.0) is None, "no moment ahead is known yet"
+    assert ledger.peak_with(small) == 1560.0
+    ledger.remove(0)
+    assert ledger.surely_fits(small, 1300.0, 1300.0) is False

@@ -17,7 +17,7 @@ Where things are decided
     Who goes first: classes, tenants in turn, sessions, returns           fair_queue.py
     Who starts next: promotion of starved classes, passing                dispatch.py
     Whether it fits: every bound of one engine, asked in one place        instance.py
-    What the future holds: projected peak, and what chance may add        ledger.py
+    What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
     How long answers and prompts are                                      lengths.py, prompts.py
     What the measured level corrects: share, foreign load, margin         calibration.py
     What the engine's token counter corrects: undercounted streams        growth.py

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from tidegate.core.fair_queue import Band, FairQueue, Waiter
 from tidegate.core.instance import Ceiling, Instance, Verdict
-from tidegate.core.ledger import Demand
 from tidegate.core.lengths import LengthModel
+from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.pool import Pool
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
 from tidegate.core.growth import Growth
-from tidegate.core.ledger import Demand, Lease, Ledger
+from tidegate.core.ledger import Lease, Ledger
+from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.pace import PaceGuard
 from tidegate.core.reading import Reading
@@ -69,24 +70,22 @@ class Instance:
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
         self.lengths_known = False
+        self._read_bounds()
 
-    @property
-    def capacity(self) -> float | None:
-        """Tokens, `None` while unknown."""
-        return self.calibration.capacity(self.signal.reading)
+    def _read_bounds(self) -> None:
+        """What only a reading changes, so that no decision computes it.
 
-    @property
-    def high_watermark(self) -> float:
-        """A value that is set always holds; else narrow once capacity and lengths are known."""
-        if self.options.kv.high_watermark is not None:
-            return self.options.kv.high_watermark
-        return HIGH_ONCE_KNOWN if self.lengths_known and self.capacity else HIGH_BEFORE_KNOWN
-
-    @property
-    def low_watermark(self) -> float:
-        """Re-opens below it."""
-        low = self.options.kv.low_watermark
-        return self.high_watermark - HYSTERESIS if low is None else min(low, self.high_watermark)
+        A watermark that is set always holds; else it is narrow once capacity and lengths are known.
+        """
+        kv, reading = self.options.kv, self.signal.reading
+        self.capacity = self.calibration.capacity(reading)  # tokens, `None` while unknown
+        known = HIGH_ONCE_KNOWN if self.lengths_known and self.capacity else HIGH_BEFORE_KNOWN
+        self.high_watermark = known if kv.high_watermark is None else kv.high_watermark
+        low = self.high_watermark - HYSTERESIS if kv.low_watermark is None else kv.low_watermark
+        self.low_watermark = min(low, self.high_watermark)  # re-opens below it
+        self.block_tokens: float = (reading.block_tokens if reading else None) or kv.block_tokens
+        stated = reading.max_model_tokens if reading else None
+        self.context_limit: float | None = kv.max_model_tokens or stated  # prompt and answer together
 
     @property
     def max_sequences(self) -> int | None:
@@ -106,10 +105,11 @@ class Instance:
 
         What is kept free for chance is open to the top class: it is small, and it must not wait.
         """
-        margin = self.calibration.margin
-        if not is_top:
-            margin = max(margin, self.ledger.risk())
-        return min(self.options.kv.margin_max, margin + self.signal.extra_margin(now))
+        return self._margin(0.0 if is_top else self.ledger.risk(), now)
+
+    def _margin(self, risk: float, now: float) -> float:
+        margin = max(self.calibration.margin, risk) + self.signal.extra_margin(now)
+        return min(self.options.kv.margin_max, margin)
 
     def level(self) -> float | None:
         """The measured level carried forward to now."""
@@ -126,10 +126,12 @@ class Instance:
 
     def limit(self, ceiling: Ceiling, now: float) -> float | None:
         """Tokens the projected peak of our leases may reach, `None` while the capacity is unknown."""
-        capacity = self.capacity
-        if capacity is None:
+        return self._limit(self.margin(now, is_top=ceiling.is_top), ceiling, now)
+
+    def _limit(self, margin: float, ceiling: Ceiling, now: float) -> float | None:
+        if self.capacity is None:
             return None
-        whole = capacity * (1 - self.margin(now, is_top=ceiling.is_top)) * self._ramp(now)
+        whole = self.capacity * (1 - margin) * self._ramp(now)
         return whole * ceiling.share - self.calibration.foreign_tokens
 
     def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float) -> Verdict:
@@ -156,13 +158,18 @@ class Instance:
         return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
 
     def _kv_verdict(self, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool) -> Verdict:
-        capacity, limit = self.capacity, self.limit(ceiling, now)
-        if capacity is None or limit is None:
+        most = self._limit(self._margin(0.0, now), ceiling, now)
+        if self.capacity is None or most is None:
             return self._verdict_without_capacity(demand, is_blind=is_blind)
         held = self.ledger.held_tokens() + self.calibration.foreign_tokens
-        if held + demand.held > capacity * self._watermark_of(ceiling) * ceiling.share:
+        if held + demand.held > self.capacity * self._watermark_of(ceiling) * ceiling.share:
             return Verdict.KV
-        return Verdict.FITS if self.ledger.peak_with(demand) <= limit else Verdict.KV
+        least = most if ceiling.is_top else self._limit(self.options.kv.margin_max, ceiling, now)
+        fits = self.ledger.surely_fits(demand, least or 0.0, most)
+        if fits is None:
+            limit = self.limit(ceiling, now)
+            fits = limit is not None and self.ledger.peak_with(demand) <= limit
+        return Verdict.FITS if fits else Verdict.KV
 
     def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:
         """Watermark and credit: each lease admitted since the reading counts as one share of the level."""
@@ -218,6 +225,7 @@ class Instance:
         self.calibration.learn(reading, self.ledger, elapsed_s)
         self.signal.held_at_reading = self.ledger.held_tokens()
         self.admitted_since_reading = 0
+        self._read_bounds()
 
     def start(self, lease: Lease, now: float) -> None:
         """Charge a lease."""

@@ -8,37 +8,25 @@ per decode step, so the occupancy is greatest just before one of them ends; with
     max over k of ( sum of held_1..k  +  sequences_1..k * left_k )
 
 Source: the Past-Future scheduler, ASPLOS'25, arXiv 2507.10150. The terms do not change while all run on
-at the same pace, which is what lets `earliest_fit` look into the future with the same array.
+at the same pace, which is what lets `earliest_fit` look into the future with the same array (`occupancy`).
+
+Two bounds of the peak follow every change at no cost, so that most candidates are judged without a look at
+every lease: adding up what came and grew bounds it from above, and the occupancy at one moment from below.
+Whoever changes a lease says so by `refresh`, or by `changed` after many.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import add, attrgetter, mul, neg
-from typing import NamedTuple
 
 from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Kinds
+from tidegate.core.occupancy import Demand, Occupancy, projected_peak
 
 DEVIATIONS = 1.3  # standard deviations of the projected occupancy that are kept free
-MOMENTS = 16  # of the future at which `risk` looks
-
-_LEFT = attrgetter("left")
-_HELD = attrgetter("held")
-_SEQUENCES = attrgetter("sequences")
-_IS_UNCERTAIN = attrgetter("is_uncertain")
-
-
-class Demand(NamedTuple):
-    """What a candidate would hold at once, generate per sequence, and in how many sequences."""
-
-    held: float
-    left: float
-    sequences: int
+ROUNDING = 1e-3  # tokens by which sums kept up to date may differ from sums made anew
 
 
 @dataclass(slots=True, eq=False)
@@ -101,23 +89,25 @@ class Ledger:
     sequences: int = 0
     deviations: float = DEVIATIONS
     unread_prompt: float = 0.0  # prompt tokens of leases not yet past their first token
-    _order: list[Lease] = field(default_factory=list)
-    _is_sorted: bool = True
-    _lefts: list[float] = field(default_factory=list)  # descending
-    _held: list[float] = field(default_factory=list)  # running sums
-    _counts: list[int] = field(default_factory=list)
-    _points: list[float] = field(default_factory=list)  # occupancy when the k-th longest ends
-    _peak: float = 0.0
-    _risk: float | None = None  # as of the last sort
+    _present: Occupancy = field(default_factory=Occupancy)
+    _held: float | None = 0.0  # `None`: to be summed anew
+    _most: float = 0.0  # the peak is not above this
+    _moment: float = 0.0  # a moment ahead, in steps ...
+    _least: float = 0.0  # ... at which the occupancy is known: the peak is not below this
+    _risk: float | None = None  # as of the last settling
+    _asked: tuple[Demand, float] | None = None  # the last candidate, and the peak with it
 
     def add(self, lease: Lease) -> None:
         """Charge a lease."""
         lease.refresh()
         self.leases[lease.ask.ticket] = lease
-        self._order.append(lease)
+        self._present.insert(lease)
         self.sequences += lease.sequences
         self.unread_prompt += lease.prompt
-        self._is_sorted = False
+        if self._held is not None:
+            self._held += lease.held
+        self._most += lease.held + lease.sequences * lease.left
+        self._least += self._at_moment(lease.held, lease.left, lease.sequences)
 
     def remove(self, ticket: int) -> Lease:
         """Take a lease off the books."""
@@ -146,135 +136,105 @@ class Ledger:
         if lease.first_token_at is None:
             self.unread_prompt = max(0.0, self.unread_prompt + prompt - lease.prompt)
         lease.prompt = prompt
+        self.refresh(lease)
+
+    def refresh(self, lease: Lease) -> None:
+        """Bring one lease's figures up to date, and the sums with them."""
+        held, left, sequences = lease.held, lease.left, lease.sequences
         lease.refresh()
-        self._is_sorted = False
+        if lease.is_drained:
+            return
+        grown = lease.held - held
+        if self._held is not None:
+            self._held += grown
+        if lease.left > left:  # it is now there at moments at which it was not expected any more
+            grown = lease.held + sequences * lease.left
+        self._most += max(0.0, grown)
+        self._least += self._at_moment(lease.held, lease.left, sequences)
+        self._least -= self._at_moment(held, left, sequences)
+        self._present.unsettle()
 
     def changed(self) -> None:
-        """Some lease's figures have moved; sort again before the next question."""
-        self._is_sorted = False
+        """Many have moved; sum and sort anew before the next question."""
+        self._present.unsettle()
+        self._held = None
 
     def held_tokens(self) -> float:
         """What all leases hold now."""
-        self._sort()
-        return self._held[-1] if self._held else 0.0
+        if self._held is None:
+            self._held = self._least = sum(lease.held for lease in self._present)
+            self._moment, self._most = 0.0, math.inf
+        return self._held
 
     def peak_tokens(self) -> float:
         """The projected peak of all leases."""
-        self._sort()
-        return self._peak
+        self._settle()
+        return self._present.peak
 
     def risk(self) -> float:
-        """How far above the projected peak chance may carry the occupancy, as a share of the peak.
-
-        If `k` of `n` leases are expected to be there at some moment, each with probability `k/n`, the
-        occupancy then varies by `sqrt((1 - k/n) / k)` of itself; leases that cannot outlive their
-        prediction take their share off the variance. The moment that matters is the one where occupancy
-        and so many standard deviations are greatest together; some sixteen are looked at.
-        """
-        self._sort()
+        """How far above the projected peak chance may carry the occupancy, as a share of the peak."""
+        self._settle()
         if self._risk is None:
-            self._risk = self._chance() if self._points and self.deviations else 0.0
+            self._risk = self._present.chance(self.deviations)
         return self._risk
+
+    def surely_fits(self, demand: Demand, least: float, most: float) -> bool | None:
+        """Whether the peak with this candidate stays below a limit that is known to be within these two.
+
+        `None`: that takes a look at every lease. Cheap, since the sums are kept up to date.
+        """
+        held, left, sequences = demand
+        self.held_tokens()
+        if self._most + held + sequences * left <= least - ROUNDING:
+            return True
+        if self._least + self._at_moment(held, left, sequences) > most + ROUNDING:
+            return False
+        return None
 
     def peak_with(self, demand: Demand) -> float:
         """The projected peak if this candidate ran as well."""
-        self._sort()
-        held, left, sequences = demand
-        place = bisect_left(self._lefts, -left, key=neg)
-        before_held = self._held[place - 1] if place else 0.0
-        before = self._counts[place - 1] if place else 0
-        peak = max(self._peak, before_held + held + (before + sequences) * left)
-        later = self._lefts[place:]
-        if not later:
-            return peak
-        if sequences > 1:
-            later = [sequences * other for other in later]
-        highest: float = max(map(add, self._points[place:], later))
-        return max(peak, held + highest)
+        self._settle()
+        if self._asked is None or self._asked[0] != demand:
+            self._asked = (demand, self._present.peak_with(demand))
+        return self._asked[1]
 
     def peak_beside(self, demands: Sequence[Demand]) -> float:
         """The projected peak if all of these ran as well. O(n log n)."""
-        self._sort()
-        everyone = [Demand(lease.held, lease.left, lease.sequences) for lease in self._order]
+        everyone = [Demand(holder.held, holder.left, holder.sequences) for holder in self._present]
         return projected_peak([*everyone, *demands])
 
     def earliest_fit(self, head: Demand, limit: float) -> float:
         """Decode steps until `head` first fits under `limit`, if nobody else is admitted meanwhile."""
-        self._sort()
-        low, high = 0, len(self._points)
-        while low < high:  # the largest number of remaining leases beside which it fits
-            middle = (low + high + 1) // 2
-            if self._peak_after(middle, head) <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        return self._ends_at(low)
+        self._settle()
+        return self._present.earliest_fit(head, limit)
 
     def would_delay(self, head: Demand, passer: Demand, steps: float, limit: float) -> bool:
         """Whether after `steps` decode steps the head no longer fits beside what is left of a passer."""
         if passer.left <= steps:
             return False
+        self._settle()
         rest = Demand(passer.held + passer.sequences * steps, passer.left - steps, passer.sequences)
-        still = [
-            Demand(lease.held + lease.sequences * steps, lease.left - steps, lease.sequences)
-            for lease in self._order[: bisect_left(self._lefts, -steps, key=neg)]
-        ]
-        return projected_peak([*still, head, rest]) > limit
+        return projected_peak([*self._present.after(steps), head, rest]) > limit
 
-    def _ends_at(self, remaining: int) -> float:
-        """When all but the `remaining` longest leases have ended."""
-        return self._lefts[remaining] if remaining < len(self._lefts) else 0.0
-
-    def _peak_after(self, remaining: int, head: Demand) -> float:
-        """The peak once only the `remaining` longest leases still run and the head starts then.
-
-        Counted from now, the terms of those that run stay as they are; the head adds what it then holds.
-        """
-        starts_at = self._ends_at(remaining)
-        ends_at = starts_at + head.left
-        place = bisect_left(self._lefts, -ends_at, hi=remaining, key=neg)
-        held = self._held[place - 1] if place else 0.0
-        before = self._counts[place - 1] if place else 0
-        peak = held + before * ends_at + head.held + head.sequences * head.left
-        peak = max(peak, max(self._points[:place], default=0.0))
-        later = zip(self._points[place:remaining], self._lefts[place:remaining], strict=True)
-        grown = [point + head.sequences * (left - starts_at) for point, left in later]
-        return max(peak, head.held + max(grown)) if grown else peak
-
-    def _chance(self) -> float:
-        present = len(self._points)
-        uncertain = self.deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) / present
-        worst = self._peak
-        for index in range(0, present, 1 + present // MOMENTS):
-            deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
-            worst = max(worst, self._points[index] * (1 + deviation))
-        return worst / self._peak - 1 if self._peak else 0.0
+    def _at_moment(self, held: float, left: float, sequences: int) -> float:
+        """What somebody would hold at the moment whose occupancy is known."""
+        return held + sequences * self._moment if left >= self._moment else 0.0
 
     def _drop(self, lease: Lease) -> None:
-        self._order.remove(lease)
+        self._present.discard(lease)
         self.sequences -= lease.sequences
-        self._is_sorted = False
-
-    def _sort(self) -> None:
-        if self._is_sorted:
+        if not len(self._present):
+            self._held = self._most = self._moment = self._least = 0.0
             return
-        order = self._order
-        order.sort(key=_LEFT, reverse=True)
-        self._lefts = list(map(_LEFT, order))
-        self._held = list(accumulate(map(_HELD, order)))
-        self._counts = list(accumulate(map(_SEQUENCES, order)))
-        self._points = list(map(add, self._held, map(mul, self._counts, self._lefts)))
-        self._peak = max(self._points, default=0.0)
-        self._risk = None
-        self._is_sorted = True
+        if self._held is not None:
+            self._held -= lease.held
+        self._least -= self._at_moment(lease.held, lease.left, lease.sequences)
 
-
-def projected_peak(demands: Sequence[Demand]) -> float:
-    """The formula itself, for any set. O(n log n)."""
-    peak = held = 0.0
-    sequences = 0
-    for demand in sorted(demands, key=_LEFT, reverse=True):
-        held += demand.held
-        sequences += demand.sequences
-        peak = max(peak, held + sequences * demand.left)
-    return peak
+    def _settle(self) -> None:
+        if self._present.is_settled:
+            return
+        self._present.settle()
+        self._held = self._present.total
+        self._moment, self._least = self._present.fullest()
+        self._most = self._least
+        self._risk = self._asked = None

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tidegate.core.decisions import Ask
 from tidegate.core.instance import Ceiling, Instance, Verdict
-from tidegate.core.ledger import Demand
 from tidegate.core.lengths import Kinds, LengthModel
+from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
 from tidegate.core.signal import State
@@ -82,28 +82,18 @@ class Pool:
         if not ask.generates:
             return 0.0
         total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
-        bounds = [self.context_limit(instance), instance.capacity]
+        bounds = [instance.context_limit, instance.capacity]
         rooms = [bound - ask.prompt_tokens for bound in bounds if bound is not None]
         return max(1.0, min([total, *rooms]))
 
     def demand(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> Demand:
         """What it would hold at once and generate; an unread prompt is never discounted."""
-        pad = ask.sequences * self.block_tokens(instance) / 2
+        pad = ask.sequences * instance.block_tokens / 2
         share = max(1.0, instance.calibration.share(ask.tenant))
         if not ask.generates:
             return Demand(share * ask.prompt_tokens + pad, 0.0, ask.sequences)
         left = self.predict(ask, kinds, quantile, instance) + instance.lag_tokens(ask.prompt_tokens)
         return Demand(share * ask.prompt_tokens + pad, left, ask.sequences)
-
-    def block_tokens(self, instance: Instance) -> float:
-        """Size of a KV block."""
-        reading = instance.signal.reading
-        return (reading.block_tokens if reading else None) or self._options.kv.block_tokens
-
-    def context_limit(self, instance: Instance) -> float | None:
-        """The longest prompt and answer together."""
-        reading = instance.signal.reading
-        return self._options.kv.max_model_tokens or (reading.max_model_tokens if reading else None)
 
     def never_fits(self, ask: Ask) -> str | None:
         """Why the certain part of this prompt can run nowhere, in English; `None` if it may.
@@ -113,7 +103,7 @@ class Pool:
         floor = ask.prompt_tokens_floor / ask.sequences
         reasons = []
         for instance in self.candidates(ask):
-            context, stated = self.context_limit(instance), self._stated_capacity(instance)
+            context, stated = instance.context_limit, self._stated_capacity(instance)
             if context is not None and floor >= context:
                 reasons.append(
                     f"The prompt has at least {floor:.0f} tokens; the context limit is {context:.0f}."

@@ -71,7 +71,7 @@ class Running:
             lag_tokens=instance.lag_tokens(ask.prompt_tokens),
             charged_tokens=waiter.charged_tokens,
             sequences=ask.sequences,
-            pad=ask.sequences * self._pool.block_tokens(instance) / 2,
+            pad=ask.sequences * instance.block_tokens / 2,
         )
         lease.charged_virtual = _virtual(ask.prompt_tokens, predicted * ask.sequences)
         instance.start(lease, now)
@@ -215,8 +215,7 @@ class Running:
         if per_sequence >= lease.predicted or per_sequence - lease.predicted_at >= PREDICT_EVERY_TOKENS:
             lease.predicted = self._lengths.predict(lease.kinds, declared, lease.quantile, per_sequence)
             lease.predicted_at = per_sequence
-        lease.refresh()
-        instance.ledger.changed()
+        instance.ledger.refresh(lease)
 
     def _settle_quota(
         self, lease: Lease, flow: Flow, settlement: Settlement, used: float, now: float
