@@ -59,7 +59,8 @@ class Ask:
         is_keyed: `identity` is a caller's Idempotency-Key (may supersede), not a digest (may not).
         end_user: whom the tenant serves with this request; end users take turns inside the tenant.
         session: conversation under way; goes before the same tenant's new ones, boundedly.
-        instance: set where the shell routes; `None`: the engine's own balancer chooses.
+        instance: set where the shell routes, or `#n` where the caller has named a data-parallel rank;
+            `None`: the engine's own balancer chooses.
         streams: the answer is streamed, so `progress` will be told; else output is estimated from the
             engine's decode rate.
         deadline_at: instant at which the caller has said it gives up on the whole answer.

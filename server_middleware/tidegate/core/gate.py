@@ -121,6 +121,7 @@ class Gate:
     def observe(self, readings: Sequence[Reading], now: float, uniform: Uniform) -> Step:
         """Take in what the probe has read."""
         self._bring_up(now)
+        self._books.running.follow(readings, self._now)
         self._books.running.restate()
         self._books.pool.observe(readings, self._now)
         effects = Effects()

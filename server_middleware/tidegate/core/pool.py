@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidegate.core import ranks
 from tidegate.core.decisions import Ask
 from tidegate.core.instance import Ceiling, Instance, Verdict
 from tidegate.core.lengths import Kinds, LengthModel
@@ -56,9 +57,11 @@ class Pool:
 
     def candidates(self, ask: Ask) -> list[Instance]:
         """Where this request may run."""
-        if ask.instance is not None:
+        if ask.instance is not None and not ask.instance.startswith(ranks.MARK):
             return [self.named(ask.instance)]
         spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
+        if ask.instance is not None:
+            spoken = ranks.of_rank(spoken, ask.instance) or spoken
         return spoken or [self.by_name.get(DEFAULT) or self.named(DEFAULT)]
 
     def place(

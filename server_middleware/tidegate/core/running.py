@@ -7,6 +7,9 @@ blocked and the declared maximum must long have been generated is a lease taken 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tidegate.core import ranks
 from tidegate.core.decisions import Ask, Ending, Settlement
 from tidegate.core.fair_queue import Flow, Waiter
 from tidegate.core.instance import Instance
@@ -15,6 +18,7 @@ from tidegate.core.lengths import LengthModel
 from tidegate.core.pool import Pool
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.rates import TOKENS_PER_S, ServiceRate
+from tidegate.core.reading import Reading
 from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import Key
 from tidegate.core.tenants import Tenants
@@ -248,6 +252,12 @@ class Running:
         if not ask.ascii_bytes and not ask.other_bytes:
             return ask.prompt_tokens
         return self._prompts.estimate(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes)
+
+    def follow(self, readings: Sequence[Reading], now: float) -> None:
+        """Charge requests to the data-parallel ranks where these readings show them."""
+        for lease, instance in ranks.follow(readings, self._pool.by_name, now):
+            ticket = lease.ask.ticket
+            self._places[ticket] = (lease, instance, self._places[ticket][2])
 
     def restate(self) -> None:
         """State every prompt by what is known now, before a reading is compared with their sum."""
