@@ -165,6 +165,7 @@ class AskBuilder:
             attempt=words.attempt,
             end_user=caller.end_user,
             session=cost.session,
+            instance=words.rank,
             streams=streams,
             model=model,
             ascii_bytes=cost.ascii_bytes if is_text else 0,

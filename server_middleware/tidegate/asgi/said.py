@@ -1,4 +1,4 @@
-"""What a caller says of its request in headers: its patience, and whether it was here before.
+"""What a caller says of its request in headers: its patience, whether it was here before, where it goes.
 
 Law of this file: read once, in one pass; a request carries many headers, and most say nothing of this.
 A malformed header is no header.
@@ -15,11 +15,12 @@ from tidegate.asgi.headers import (
     parse_read_timeout,
     preference_applied,
 )
-from tidegate.asgi.types import HeaderList, Headers, Scope
+from tidegate.asgi.types import HeaderList, Headers, Scope, first_header
 
 _NO_HEADERS: Headers = ()
+_LONGEST_RANK = 6
 _READ_HERE = frozenset(
-    {b"idempotency-key", b"prefer", b"tidegate-attempt"}
+    {b"idempotency-key", b"prefer", b"tidegate-attempt", b"x-data-parallel-rank"}
     | {b"x-stainless-read-timeout", b"x-stainless-retry-count"}
 )
 
@@ -34,6 +35,7 @@ class Said:
         wait_s: `Prefer: wait`, for the whole answer.
         silence_s: the longest silence its SDK bears.
         applied: the header that acknowledges `wait_s`.
+        rank: of the data-parallel engine that is to serve it, as `#n`; vLLM obeys the same header.
     """
 
     attempt: int = 1
@@ -41,6 +43,7 @@ class Said:
     wait_s: float | None = None
     silence_s: float | None = None
     applied: tuple[tuple[bytes, bytes], ...] = ()
+    rank: str | None = None
 
     @property
     def was_here_before(self) -> bool:
@@ -62,4 +65,10 @@ def said(scope: Scope) -> Said:
         wait_s=parse_prefer_wait(lines),
         silence_s=parse_read_timeout(lines),
         applied=tuple(preference_applied(lines)),
+        rank=_rank(lines),
     )
+
+
+def _rank(lines: HeaderList) -> str | None:
+    value = first_header(lines, b"x-data-parallel-rank") or ""
+    return f"#{int(value)}" if len(value) <= _LONGEST_RANK and value.isascii() and value.isdigit() else None
