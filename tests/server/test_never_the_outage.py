@@ -190,8 +190,18 @@ async def test_a_fault_of_the_counter_does_not_touch_the_stream(
     replacement: Callable[..., Any] | property = explode if broken == "feed" else property(explode)
     monkeypatch.setattr(OutputCounter, broken, replacement)
     async with bed() as b:
+        b.app.chunks = [b'{"usage": {"prompt_tokens": 3, ', b'"completion_tokens": 2}}']
         response = await b.post()
         assert response.json()["usage"]["completion_tokens"] == 2
+        assert b.runtime.statistics().running == 0
+        assert b.runtime.faults.count == 1
+
+
+async def test_a_fault_of_the_short_way_does_not_touch_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer in one piece is read in a shorter way, which may fail as well."""
+    monkeypatch.setattr("tidegate.asgi.metering.read_answer", explode)
+    async with bed() as b:
+        assert (await b.post()).json()["usage"]["completion_tokens"] == 2
         assert b.runtime.statistics().running == 0
         assert b.runtime.faults.count == 1
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
-from tidegate.asgi.exchange import Exchange, Surroundings
+from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keepalive import KeepAliveOptions, KeptStream
 from tidegate.asgi.reading import BytesHeld, NoRoom
 from tidegate.asgi.replies import Replier
+from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import HeaderList, Scope
 from tidegate.core.decisions import Admit, Ask, Queued, Reason, Refuse
 from tidegate.telemetry.events import AdmissionEvent, EventKind

@@ -10,10 +10,11 @@ from tidegate.asgi.admission import Admission, Manners
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
-from tidegate.asgi.exchange import Exchange, Surroundings
+from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.faults import FaultPolicy
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
+from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, Receive, Scope, Send
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.telemetry.events import EventKind

@@ -10,38 +10,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import CoroutineType
 
 from tidegate.asgi.arrival import Arrival
-from tidegate.asgi.ask import AskBuilder, Asked
-from tidegate.asgi.background import BackgroundLeases, Seen
+from tidegate.asgi.ask import Asked
+from tidegate.asgi.background import Seen
 from tidegate.asgi.cors import expose
 from tidegate.asgi.headers import server_timing
 from tidegate.asgi.identity import Caller
-from tidegate.asgi.metering import Meter
-from tidegate.asgi.types import App, Message
-from tidegate.asgi.waiting import WaitingRoom
+from tidegate.asgi.metering import MOST_BYTES, MOST_CHUNKS, Meter
+from tidegate.asgi.surroundings import Surroundings
+from tidegate.asgi.types import App, HeaderList, Message
 from tidegate.core.decisions import Admit, Ending, Settlement
-from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
+from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
 BLOCKED_AFTER_S = 1.0  # a send that takes longer than this has a reader too slow to drain
 _STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 _BUSY = frozenset({429, 503})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What an exchange needs of the middleware."""
-
-    room: WaitingRoom
-    builder: AskBuilder
-    background: BackgroundLeases
-    clock: Callable[[], float]
-    hook: Hook
-    on_fault: Callable[[str, Exception], None]
-    server_timing: bool
+_ALLOW_ORIGIN = b"access-control-allow-origin"
 
 
 class Exchange:
@@ -51,6 +38,7 @@ class Exchange:
         self, around: Surroundings, arrival: Arrival, asked: Asked, admit: Admit, caller: Caller
     ) -> None:
         self._around = around
+        self._clock = around.clock
         self._asked = asked
         self._admit = admit
         self._caller = caller
@@ -62,7 +50,7 @@ class Exchange:
         self._said = arrival.said
         self._receive = arrival.receive
         self._started_at = around.clock()
-        self._told_at = -1.0
+        self._look_at = self._started_at  # when the next chunk is worth more than being set aside
         self._status = 0
         self._has_trailers = False
         self._has_ended = False
@@ -103,27 +91,43 @@ class Exchange:
             self._watch.close()
 
     def send(self, message: Message) -> Awaitable[None]:
-        """The app's `send`: look, then pass on. A chunk in the middle goes to the server's own `send`."""
-        is_chunk = message["type"] == "http.response.body" and message.get("more_body", False)
-        if not is_chunk or self._is_superseded:
-            return self._send_looking(message)
-        if self._is_blocked:
-            self._tell_blocked(False)
-        self._sent_at = self._around.clock()
-        self._on_body(message.get("body", b""), self._sent_at)
-        self._sending = self._send(message)
-        return self._sending
+        """The app's `send`: look, then pass on to the server's own `send`.
 
-    async def _send_looking(self, message: Message) -> None:
+        For a chunk in the middle, which must cost next to nothing, it is set aside and now and then
+        looked at.
+        """
+        if message["type"] != "http.response.body" or not message.get("more_body") or self._is_superseded:
+            return self._send_rest(message)
+        chunk = message.get("body")
+        now = self._sent_at = self._clock()
+        if chunk:
+            uncounted = self._meter.uncounted
+            uncounted.append(chunk)
+            if now >= self._look_at or len(uncounted) >= MOST_CHUNKS or len(chunk) >= MOST_BYTES:
+                self._look(now)
+        sending = self._sending = self._send(message)
+        return sending
+
+    def _send_rest(self, message: Message) -> Awaitable[None]:
         """Everything but a chunk in the middle."""
         if self._is_superseded and not self._status:
-            return  # its caller is answered by us
+            return _nothing()  # its caller is answered by us
+        if message["type"] not in _STARTS:
+            return self._send_looking(message)
+        self._sent_at = self._clock()
+        sending = self._sending = self._send(self._on_start(message))
+        return sending
+
+    async def _send_looking(self, message: Message) -> None:
+        """What may be the last message."""
         kind = message["type"]
-        self._sent_at = self._around.clock()
-        if kind == "http.response.body":
-            self._on_body(message.get("body", b""), self._sent_at)
-        elif kind in _STARTS:
-            message = self._on_start(message)
+        now = self._sent_at = self._clock()
+        if kind == "http.response.body" and (chunk := message.get("body")):
+            self._meter.uncounted.append(chunk)
+            if not self._has_body:
+                self._on_first_byte(now)
+            if message.get("more_body"):
+                self._look(now)
         self._sending = self._send(message)
         try:
             await self._sending
@@ -144,6 +148,7 @@ class Exchange:
         is_pending = isinstance(sending, CoroutineType) and sending.cr_frame is not None
         if is_pending and not self._is_blocked and now - self._sent_at > BLOCKED_AFTER_S:
             self._tell_blocked(True)
+            self._look_at = now  # the next chunk shows that it no longer is
 
     def _on_start(self, message: Message) -> Message:
         self._status = int(message["status"])
@@ -154,22 +159,27 @@ class Exchange:
             self._around.builder.observed(self._caller, self._status)
         except Exception as error:  # noqa: BLE001 - the answer goes on
             self._around.on_fault("status", error)
-        headers = expose(message.get("headers", ()))
+        headers: HeaderList = list(message.get("headers", ()))
+        if any(len(name) == len(_ALLOW_ORIGIN) and name.lower() == _ALLOW_ORIGIN for name, _ in headers):
+            headers = expose(headers)
         headers += self._said.applied
         if self._around.server_timing:
             headers.append(server_timing(self._admit.waited_s))
         return {**message, "headers": headers}
 
-    def _on_body(self, chunk: bytes, now: float) -> None:
-        if not chunk:
-            return
+    def _on_first_byte(self, now: float) -> None:
+        self._has_body = True
+        self._emit(EventKind.FIRST_BYTE, now)
+
+    def _look(self, now: float) -> None:
+        """Count what has been set aside, and tell the ledger how far the answer is."""
+        if self._is_blocked:
+            self._tell_blocked(False)
         if not self._has_body:
-            self._has_body = True
-            self._emit(EventKind.FIRST_BYTE, now)
-        self._meter.take(chunk)
-        if now - self._told_at >= PROGRESS_INTERVAL_S:
-            self._told_at = now
-            self._meter.count()
+            self._on_first_byte(now)
+        self._meter.count()
+        if now >= self._look_at:
+            self._look_at = now + PROGRESS_INTERVAL_S
             self._guarded("progress", self._tell_progress)
 
     def _tell_progress(self, now: float) -> None:
@@ -192,8 +202,9 @@ class Exchange:
         if self._has_ended:
             return
         self._has_ended = True
-        self._meter.count()
         reader = self._meter.response
+        if reader is not None:
+            self._meter.count()
         if reader is not None and reader.response_id is not None and 200 <= self._status < 300:
             seen = reader.seen()
             if seen.ending is None:
@@ -249,3 +260,7 @@ class Exchange:
             operation(self._around.clock())
         except Exception as error:  # noqa: BLE001 - the stream goes on
             self._around.on_fault(where, error)
+
+
+async def _nothing() -> None:
+    """The message goes nowhere."""

@@ -31,6 +31,7 @@ _BOUNDS: dict[Reason, str] = {
 _FINAL = (Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST)
 """No waiting helps: SDKs retry 409 and 429 alike, so these must say that they should not."""
 _NO_STORE = (b"cache-control", b"no-store")
+_NO_WAIT = (b"server-timing", b"tidegate;dur=0.0")
 _RETRY = (b"x-should-retry", b"true")
 _UNITS = {"queue": "concurrent-requests", "tenant-queue": "concurrent-requests", "requests": "requests"}
 
@@ -105,6 +106,8 @@ def _list(name: str, *parameters: tuple[str, int | str]) -> bytes:
 
 def server_timing(waited_s: float) -> tuple[bytes, bytes]:
     """How long the request stood in our queue, in milliseconds."""
+    if not waited_s:
+        return _NO_WAIT
     return b"server-timing", f"tidegate;dur={waited_s * 1000:.1f}".encode("ascii")
 
 

@@ -9,21 +9,35 @@ from collections.abc import Callable
 
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.background import ResponseReader
-from tidegate.asgi.classify import Route
+from tidegate.asgi.classify import Dialect, Route
+from tidegate.asgi.readers_fast import read_answer
 from tidegate.asgi.stream import OutputCounter
 from tidegate.core.decisions import Ending, Settlement
 
-COUNT_AT_CHUNKS, COUNT_AT_BYTES = 64, 4096  # no more is set aside than this before it is counted
+MOST_CHUNKS, MOST_BYTES = 256, 64 * 1024  # no more is set aside than this before it is counted
+_OPENAI = frozenset({Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS})
 
 
 class Meter:
-    """Counts one answer.
+    """Counts one answer. Whoever passes a chunk on puts it into `uncounted`: that is all it costs.
 
     Args:
         route, asked: of the request.
         reported: called with the prompt tokens that the engine reports.
         on_fault: called with (where, error).
     """
+
+    __slots__ = (
+        "_asked",
+        "_counter",
+        "_is_broken",
+        "_on_fault",
+        "_reported",
+        "_route",
+        "output_tokens",
+        "response",
+        "uncounted",
+    )
 
     def __init__(
         self,
@@ -32,40 +46,35 @@ class Meter:
         reported: Callable[[Asked, int], None],
         on_fault: Callable[[str, Exception], None],
     ) -> None:
+        self._route = route
         self._asked = asked
         self._reported = reported
         self._on_fault = on_fault
-        self._counter: OutputCounter | None = OutputCounter(route, asked.ask.sequences)
-        self._uncounted: list[bytes] = []
+        self._counter: OutputCounter | None = None
+        self._is_broken = False
+        self.uncounted: list[bytes] = []
         self.response = ResponseReader() if asked.is_background else None
         self.output_tokens = 0.0
 
-    def take(self, chunk: bytes) -> None:
-        """Set a chunk aside: counting several at once costs half as much."""
-        self._uncounted.append(chunk)
-        if len(self._uncounted) >= COUNT_AT_CHUNKS or len(chunk) >= COUNT_AT_BYTES:
-            self.count()
-
     def count(self) -> None:
         """Bring `output_tokens` up to what has passed."""
-        chunks, self._uncounted = self._uncounted, []
-        if self._counter is None or not chunks:
+        chunks, self.uncounted = self.uncounted, []
+        if self._is_broken or not chunks:
             return
         try:
-            data = b"".join(chunks)
-            self.output_tokens = self._counter.feed(data)
+            if self._counter is None:
+                self._counter = OutputCounter(self._route, self._asked.ask.sequences)
+            self.output_tokens = self._counter.feed(*chunks)
             if self.response is not None:
-                self.response.feed(data)
+                self.response.feed(b"".join(chunks))
         except Exception as error:  # noqa: BLE001 - the stream goes on without being counted
-            self._counter = None
+            self._is_broken = True
             self._on_fault("stream", error)
 
     def settlement(self, ending: Ending) -> Settlement:
         """What it cost, as far as it is known."""
         try:
-            usage = self._counter.usage if self._counter is not None else None
-            is_cut = self._counter is not None and self._counter.finished_by_length
-            prompt, output = usage if usage is not None else (None, None)
+            prompt, output, is_cut = self._found()
             if prompt is not None:
                 self._reported(self._asked, prompt)
         except Exception as error:  # noqa: BLE001 - the lease ends all the same
@@ -76,3 +85,17 @@ class Meter:
         return Settlement(
             ending=ending, prompt_tokens=prompt, output_tokens=output, finished_by_length=is_cut
         )
+
+    def _found(self) -> tuple[int | None, int | None, bool]:
+        """(prompt tokens, output tokens, whether the bound cut it off)."""
+        if self._counter is None and len(self.uncounted) == 1 and self._route.dialect in _OPENAI:
+            report = read_answer(self.uncounted[0])
+            if report is not None:
+                self.uncounted = []
+                self.output_tokens = float(report.output_tokens)
+                return report
+        self.count()
+        counter = self._counter
+        if counter is None or self._is_broken:
+            return None, None, False
+        return *(counter.usage or (None, None)), counter.finished_by_length

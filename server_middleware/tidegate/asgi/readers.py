@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.asgi.classify import Dialect
 
 _TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal")
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
+CUT = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
 _MOST_SEQUENCES = 4096
 
 
@@ -65,8 +65,17 @@ class Tokens:
         """Notes why a sequence ended."""
         if isinstance(reason, dict):
             reason = reason.get("type") or reason.get("reason")
-        if isinstance(reason, str) and reason in _CUT:
+        if isinstance(reason, str) and reason in CUT:
             self.is_cut = True
+
+    def is_one_text(self, ascii_bytes: int) -> bool:
+        """Whether one token's text of so many bytes is all that has gone by."""
+        return (
+            (self.ascii_bytes, self.other_bytes, self.counted, self.reported) == (ascii_bytes, 0, 1, 0)
+            and self.usage is None
+            and not self.per_sequence
+            and not self.is_cut
+        )
 
     def report(self, prompt: object, output: object) -> None:
         """Takes over the engine's usage; a figure that is missing keeps its earlier value."""

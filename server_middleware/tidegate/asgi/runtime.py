@@ -21,11 +21,11 @@ from tidegate.asgi.classify import RouteTable
 from tidegate.asgi.cors import Cors
 from tidegate.asgi.door import Door
 from tidegate.asgi.drain import ShutdownListener
-from tidegate.asgi.exchange import Surroundings
 from tidegate.asgi.faults import FaultPolicy
 from tidegate.asgi.headers import preference_applied
 from tidegate.asgi.keys import CachedKeys, KeyLookup
 from tidegate.asgi.replies import Replier
+from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, HeaderList, Headers, Scope
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.console import Console

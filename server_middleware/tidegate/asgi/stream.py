@@ -10,8 +10,11 @@ bytes over bytes per token; the engine's own usage, when it comes, replaces both
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from tidegate.asgi.alike import Alike
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.readers import Tokens, reader_for
 from tidegate.asgi.readers_fast import take_event
@@ -30,6 +33,7 @@ class OutputCounter:
     """Watches one answer of a route, of `sequences` answers side by side."""
 
     __slots__ = (
+        "_alike",
         "_bytes_per_token",
         "_document",
         "_is_common",
@@ -47,21 +51,22 @@ class OutputCounter:
         self._is_common = route.dialect in _COMMON
         self._lines: _Lines | None = None
         self._document: _Document | None = None
+        self._alike = Alike(sequences, self._read_events)
 
-    def feed(self, chunk: bytes) -> float:
-        """Looks at the next bytes of the body.
+    def feed(self, *chunks: bytes) -> float:
+        """Looks at the next bytes of the body; several chunks at once cost much less than one by one.
 
         Returns:
             The estimate of all output tokens so far, all sequences together; it never falls but for
             the engine's own report.
         """
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if self._lines is None and self._document is None:
-            self._recognise(chunk)
+            self._recognise(data)
         if self._lines is not None:
-            for payload in self._lines.feed(chunk):
-                self._event(payload)
+            self._take_events(self._lines, chunks, data)
         elif self._document is not None:
-            self._document.feed(chunk)
+            self._document.feed(data)
         return self.output_tokens
 
     @property
@@ -96,20 +101,33 @@ class OutputCounter:
         else:
             self._lines, self._tokens.is_stream = _Lines(b"data:"), True
 
-    def _event(self, payload: bytes) -> None:
-        if self._is_common and take_event(self._tokens, payload):
+    def _take_events(self, lines: _Lines, chunks: Sequence[bytes], data: bytes) -> None:
+        was_between = lines.is_between_events
+        if was_between and self._alike.take(self._tokens, chunks, data):
+            return
+        for payload in lines.feed(data):
+            self._event(self._tokens, payload)
+        if was_between and lines.is_between_events:
+            self._alike.learn(data)
+
+    def _read_events(self, tokens: Tokens, events: bytes) -> None:
+        for payload in _Lines(b"data:").feed(events):
+            self._event(tokens, payload)
+
+    def _event(self, tokens: Tokens, payload: bytes) -> None:
+        if self._is_common and take_event(tokens, payload):
             return
         try:
             event = _decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeError):
             return  # `[DONE]`, or nothing that we know
         if isinstance(event, dict):
-            self._read(self._tokens, event)
+            self._read(tokens, event)
 
     def _close(self) -> None:
         if self._lines is not None:
             for payload in self._lines.feed(b"\n"):
-                self._event(payload)
+                self._event(self._tokens, payload)
         elif self._document is not None:
             payload, self._document = self._document.take(), None
             self._answer(payload)
@@ -134,6 +152,11 @@ class _Lines:
         self._rest = b""
         self._is_skipping = False
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the next byte begins a line."""
+        return not self._rest and not self._is_skipping
+
     def feed(self, chunk: bytes) -> list[bytes]:
         if self._is_one_event(chunk):
             return [chunk[len(self._prefix) : -2]]
@@ -153,8 +176,7 @@ class _Lines:
     def _is_one_event(self, chunk: bytes) -> bool:
         """Servers send an event a chunk as a rule; then there is nothing to cut or to keep."""
         return (
-            not self._rest
-            and not self._is_skipping
+            self.is_between_events
             and chunk.startswith(self._prefix)
             and chunk.endswith(b"\n\n")
             and chunk.find(b"\n") == len(chunk) - 2

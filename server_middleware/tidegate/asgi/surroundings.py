@@ -1,0 +1,27 @@
+"""What everything that lives for one request needs of its middleware.
+
+Law of this file: names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.asgi.ask import AskBuilder
+from tidegate.asgi.background import BackgroundLeases
+from tidegate.asgi.waiting import WaitingRoom
+from tidegate.telemetry.events import Hook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The parts of one runtime that a request meets."""
+
+    room: WaitingRoom
+    builder: AskBuilder
+    background: BackgroundLeases
+    clock: Callable[[], float]
+    hook: Hook
+    on_fault: Callable[[str, Exception], None]
+    server_timing: bool
