@@ -91,26 +91,28 @@ async def test_the_source_is_found_and_read(
     with running_engine(command(*options), tmp_path / "log", environment=environment, ready_s=600) as engine:
         for page in await pages(engine, processes):
             assert words in page["why"]
-            (reading,) = page["readings"]
-            assert (reading["kv_usage"], reading["asleep"]) == (0.0, False)
-            assert (reading["capacity_tokens"], reading["block_tokens"]) == (engines * CAPACITY_TOKENS, 128)
-            assert reading["max_model_tokens"] == 2048  # from the app: the registry does not say
-        (outside,) = await over_http(engine)
-        assert (outside.kv_usage, outside.max_model_tokens) == (0.0, 2048)
+            assert len(page["readings"]) == engines
+            for reading in page["readings"]:
+                assert (reading["kv_usage"], reading["asleep"]) == (0.0, False)
+                assert (reading["capacity_tokens"], reading["block_tokens"]) == (CAPACITY_TOKENS, 128)
+                assert reading["max_model_tokens"] == 2048  # from the app: the registry does not say
+        outside = await over_http(engine)
+        assert [(each.kv_usage, each.max_model_tokens) for each in outside] == [(0.0, 2048)] * engines
 
         requests = REQUESTS * engines
         working = asyncio.ensure_future(work(engine, requests))
 
         async def hot() -> bool:
-            levels = [float(page["readings"][0]["kv_usage"]) for page in await pages(engine, processes)]
+            seen = [each for page in await pages(engine, processes) for each in page["readings"]]
+            levels = [float(each["kv_usage"]) for each in seen]
             levels += [reading.kv_usage or 0.0 for reading in await over_http(engine)]
             return min(levels) > 0.5
 
         await until(hot, timeout_s=300)
         if engines > 1:
-            apart = await over_http(engine, per_engine=True)
-            assert [reading.capacity_tokens for reading in apart] == [CAPACITY_TOKENS] * engines
-            assert all(reading.running for reading in apart)
+            assert all(reading.running for reading in await over_http(engine))
+            (fused,) = await over_http(engine, per_engine=False)
+            assert fused.capacity_tokens == CAPACITY_TOKENS * engines
         await working
-        (after,) = await over_http(engine)
+        (after,) = await over_http(engine, per_engine=False)
         assert after.generation_tokens == requests * 400

@@ -42,8 +42,8 @@ class ProbeOptions(BaseModel):
     """A preset's name; `auto` recognises the engine by its metrics."""
     names: dict[str, str] = Field(default_factory=dict)
     """Figures placed elsewhere: figure -> `metric_name`, `name{label="value"}` or `name@label`."""
-    per_engine: bool = False
-    """One reading for each data-parallel engine instead of one fused one."""
+    per_engine: bool = True
+    """Data-parallel engines behind one address have a reading and a ledger each, instead of one fused."""
     read_models: bool = True
     """Ask `/v1/models` of the same host once for the context limit."""
 
