@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.asgi.classify import Dialect, Route, RouteTable
-from tidegate.asgi.cost import Cost, estimate, unparsed
+from tidegate.asgi.cost import Cost, cost_of, estimate, general_cost_of, unparsed
 from tidegate.asgi.decode import as_bool, as_int, decode_body
+from tidegate.asgi.plain import plain_prompt
 
 TABLE = RouteTable()
 
@@ -456,3 +457,58 @@ def test_reads_what_pythons_reader_reads(fields: dict[str, Any]) -> None:
     """No difference to hide behind."""
     data = json.dumps(fields).encode()
     assert json.dumps(decode_body(data)) == json.dumps(json.loads(data))
+
+
+ORDINARY = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.lists(
+            st.dictionaries(
+                st.sampled_from(["role", "content", "name", "tool_calls", "type"]),
+                st.sampled_from(["user", "assistant", "hello", " 你好 é ", "x" * 2000, "image", "\ud800", ""])
+                | st.none()
+                | st.integers()
+                | st.lists(st.just({"type": "text", "text": "part"}), max_size=2),
+            )
+            | st.text(max_size=3),
+            max_size=4,
+        )
+        | st.none()
+        | st.text(max_size=3),
+        "prompt": st.text(max_size=8) | st.lists(st.integers(0, 9), max_size=3) | st.just("y" * 3000),
+        "max_tokens": st.integers(-1, 10**13) | st.none() | st.booleans() | st.just("7") | st.floats(),
+        "max_completion_tokens": st.integers(0, 99) | st.none(),
+        "stream": st.booleans() | st.none() | st.just("true"),
+        "stream_options": st.none() | st.just({"include_usage": True}) | st.just([]),
+        "model": st.text(max_size=4) | st.integers() | st.just("m" * 300) | st.just("\ud800"),
+        "temperature": st.floats(),
+        "n": st.integers(0, 4),
+        "tools": st.just([{"type": "function"}]),
+        "priority": st.integers(),
+        "session_id": st.text(max_size=3),
+        "truncate_prompt_tokens": st.integers(0, 5),
+    },
+)
+
+
+@given(ORDINARY, st.sampled_from([Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS, Dialect.COHERE_CHAT]))
+@settings(max_examples=300, deadline=None)
+def test_the_short_way_prices_like_the_general_one(fields: dict[str, Any], dialect: Dialect) -> None:
+    """An ordinary body has one price, whichever way it is read."""
+    route = Route(dialect, True, "x")
+    assert cost_of(fields, route) == general_cost_of(fields, route)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [
+        (
+            Dialect.OPENAI_CHAT,
+            {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5},
+        ),
+        (Dialect.OPENAI_COMPLETIONS, {"prompt": "x", "stream": True}),
+    ],
+)
+def test_an_ordinary_body_goes_the_short_way(dialect: Dialect, fields: dict[str, Any]) -> None:
+    """Or there would be none."""
+    assert plain_prompt(fields, dialect) is not None

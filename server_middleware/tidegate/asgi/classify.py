@@ -155,16 +155,21 @@ class RouteTable:
             self._known.setdefault(key, Route(Dialect.UNKNOWN_POST, True, "/" + "/".join(key)))
         self._exempt = frozenset(map(segments, options.exempt))
         self._longest = max(map(len, (*self._known, *self._exempt)))
+        self._remembered = lru_cache(maxsize=1024)(self._match)
 
     def match(self, scope: Scope) -> Route | None:
         """The route that is guarded, or `None` for everything that passes untouched."""
-        kind = scope.get("type")
+        path: str = scope.get("path", "")
+        match = self._remembered if len(path) <= _CACHED_PATH_CHARACTERS else self._match
+        return match(scope.get("type", ""), scope.get("method", "GET"), path)
+
+    def _match(self, kind: str, method: str, path: str) -> Route | None:
         if kind == "http":
-            if scope.get("method", "GET").upper() not in _GUARDED_METHODS:
+            if method.upper() not in _GUARDED_METHODS:
                 return None
         elif kind != "websocket":
             return None
-        parts = segments(scope.get("path", ""))
+        parts = segments(path)
         tails = [parts[-count:] for count in range(min(len(parts), self._longest), 0, -1)]
         if not self._exempt.isdisjoint(tails):
             return None

@@ -15,6 +15,7 @@ import msgspec
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int, decode_body
 from tidegate.asgi.hints import length_hint, session_key
+from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
 from tidegate.asgi.tally import Tally
 
@@ -23,7 +24,6 @@ OFF_LOOP_BYTES = 256 * 1024
 BYTES_PER_TOKEN = 3.0  # prior for ASCII text
 OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese character, 1.2 tokens
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
-_LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
 _LARGEST_TEXT_BYTES = 4 * 1024 * 1024
 _BYTES_PER_MEDIA_ITEM = 1024 * 1024  # guess for a body that is not looked into
 _MAX_SEQUENCES = 10**6
@@ -82,6 +82,32 @@ def unparsed(size_bytes: int) -> Cost:
 
 def cost_of(fields: Fields, route: Route) -> Cost:
     """The cost of a decoded body."""
+    return _plain(fields, route) or general_cost_of(fields, route)
+
+
+def _plain(fields: Fields, route: Route) -> Cost | None:
+    """As `general_cost_of`, for an ordinary body only."""
+    prompt = plain_prompt(fields, route.dialect)
+    if prompt is None:
+        return None
+    shape = SHAPES[route.dialect]
+    is_plain, bound = plain_bound(fields, shape.bounds)
+    if not is_plain:
+        return None
+    tally, floor = prompt
+    return Cost(
+        ascii_bytes=tally.ascii_bytes,
+        other_bytes=tally.other_bytes,
+        prompt_tokens_floor=floor,
+        max_output_tokens=shape.default_output_tokens if bound is None else bound,
+        stream=_streams(fields, route, shape),
+        include_usage=_includes_usage(fields, shape),
+        model=_name(fields.get("model")),
+    )
+
+
+def general_cost_of(fields: Fields, route: Route) -> Cost:
+    """The cost of any decoded body."""
     shape = SHAPES[route.dialect]
     tally = Tally()
     prompts, floor = _prompt(fields, shape, tally)
@@ -98,8 +124,7 @@ def cost_of(fields: Fields, route: Route) -> Cost:
         prompts=prompts,
         sequences=min(sequences, _MAX_SEQUENCES),
         stream=_streams(fields, route, shape),
-        include_usage=shape.always_reports_usage
-        or as_bool(as_fields(fields.get("stream_options")).get("include_usage")),
+        include_usage=_includes_usage(fields, shape),
         background=route.dialect is Dialect.OPENAI_RESPONSES and as_bool(fields.get("background")),
         model=_name(fields.get("model")),
         service_tier=_name(fields.get("service_tier")),
@@ -108,8 +133,17 @@ def cost_of(fields: Fields, route: Route) -> Cost:
     )
 
 
+def _includes_usage(fields: Fields, shape: Shape) -> bool:
+    options = fields.get("stream_options")
+    return shape.always_reports_usage or (
+        options is not None and as_bool(as_fields(options).get("include_usage"))
+    )
+
+
 def _name(value: object) -> str | None:
     """A short name that can be logged: lone surrogates, which JSON allows, are replaced."""
+    if isinstance(value, str) and value.isascii():
+        return value[:256]
     return value[:256].encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else None
 
 
@@ -147,7 +181,7 @@ def _certain_tokens(value: object) -> int:
     conversation only what users said counts.
     """
     if isinstance(value, str):
-        return len(value.strip()) // _LONGEST_TOKEN_BYTES
+        return len(value.strip()) // LONGEST_TOKEN_BYTES
     if not isinstance(value, list) or not value:
         return 0
     if type(value[0]) is int:
@@ -155,7 +189,7 @@ def _certain_tokens(value: object) -> int:
     said = (as_fields(message) for message in value)
     contents = (message.get("content") for message in said if message.get("role") == "user")
     return (
-        sum(len(content.strip()) for content in contents if isinstance(content, str)) // _LONGEST_TOKEN_BYTES
+        sum(len(content.strip()) for content in contents if isinstance(content, str)) // LONGEST_TOKEN_BYTES
     )
 
 
