@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric
 
 from tidegate.core.reading import InvalidReading, Reading
 from tidegate.probes import ProbeError
@@ -148,3 +149,18 @@ async def test_damaged_files_are_a_failure(tmp_path: Path) -> None:
         (tmp_path / "gauge_mostrecent_1.db").write_bytes(damaged)
         with pytest.raises(ProbeError, match=str(tmp_path)):
             await RegistryProbe(CollectorRegistry(), multiproc_dir=str(tmp_path)).read()
+
+
+def test_histograms_are_not_touched() -> None:
+    """A reading asks the few collectors it needs: vLLM's thirty histograms would cost ten times as much."""
+    registry = CollectorRegistry()
+    engine(registry)
+
+    class Untouchable(Histogram):
+        def collect(self) -> Iterable[Metric]:
+            raise AssertionError("a histogram was asked")
+
+    Untouchable("vllm:e2e_request_latency_seconds", "", registry=registry)
+    probe = RegistryProbe(registry)
+
+    assert [reading.kv_usage for _ in range(2) for reading in probe.read_now()] == [0.5, 0.5]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import stat
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -266,3 +268,31 @@ def test_a_writer_in_another_process_never_shows_a_mixed_reading(path: Path) -> 
             assert reading.waiting == reading.running == round((reading.kv_usage or 0) * 100)
             whole += 1
     assert whole > 100
+
+
+def cpu_s(call: Callable[[], object]) -> float:
+    """Return the least processor time of some thousand calls."""
+    costs = []
+    for _ in range(5):
+        started = time.process_time()
+        for _ in range(2000):
+            call()
+        costs.append(time.process_time() - started)
+    return min(costs)
+
+
+def test_a_new_record_costs_less_than_making_a_reading(writer: SharedLevelWriter) -> None:
+    """On any machine: a checked `Reading` takes several microseconds, this must stay under two."""
+    records = []
+    for _ in range(2):
+        writer.write(FULL)
+        records.append(writer._map[:])
+    turns = itertools.cycle(records)
+    probe = SharedLevelProbe(writer.path)
+
+    def read() -> None:
+        writer._map[:] = next(turns)
+        probe.read_now()
+
+    assert cpu_s(read) < 0.5 * cpu_s(lambda: dataclasses.replace(FULL))
+    assert cpu_s(probe.read_now) < 0.1 * cpu_s(lambda: dataclasses.replace(FULL))

@@ -17,4 +17,4 @@ def page(name: str) -> bytes:
 
 def names() -> list[str]:
     """Return the names of all fixtures."""
-    return sorted(path.stem if path.suffix == ".prom" else path.name for path in DIRECTORY.glob("*.prom"))
+    return sorted(path.stem for path in DIRECTORY.glob("*.prom"))
