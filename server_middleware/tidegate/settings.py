@@ -81,7 +81,10 @@ class TenantSettings(BaseModel):
 
     def limits(self) -> TenantLimits:
         """The part that the core needs."""
-        return TenantLimits(**self.model_dump(exclude={"name", "keys", "fields"}))
+        try:
+            return TenantLimits(**self.model_dump(exclude={"name", "keys", "fields"}))
+        except ValueError as error:
+            raise ValueError(str(error).replace("tenants[].", f"tenants[{self.name}].")) from error
 
 
 class Settings(BaseSettings):
@@ -158,7 +161,8 @@ class Settings(BaseSettings):
         except SettingsError as error:
             raise InvalidSettings(explained(error)) from error
         except ValueError as error:
-            raise InvalidSettings(str(error)) from error
+            told_of = str(error).replace("tenants[default_tenant].", "default_tenant.")
+            raise InvalidSettings(told_of) from error
         return settings
 
     def check(self) -> None:
@@ -168,10 +172,14 @@ class Settings(BaseSettings):
             ValueError: a class that does not exist, a key that two tenants share.
         """
         options = self.gate_options()
+        names = [row.name for row in options.classes]
+        flex = self.identity.flex_class
+        if "flex_class" in self.identity.model_fields_set and flex is not None and flex not in names:
+            raise ValueError(f"identity.flex_class is {flex!r}: choose one of {', '.join(names)}.")
         Resolver(
             self.tenant_keys(),
             self.identity,
-            classes=[row.name for row in options.classes],
+            classes=names,
             default_class=self.default_tenant.priority_class,
         )
 

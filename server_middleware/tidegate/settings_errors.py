@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +26,27 @@ else:
 PREFIX = "TIDEGATE_"
 FILE_VARIABLE = "TIDEGATE_CONFIG"
 _SECRET = {"keys", "headers", "admin_token", "bearer_token"}
+_TABLES = ("tenants", "classes")
+_CONSEQUENCES = {"default_factory_not_called"}  # of an error that is told anyway
+_WAYS_OUT = {  # by pydantic's own names of what is wrong
+    "literal_error": "choose {expected}.",
+    "int_type": "give a whole number.",
+    "int_parsing": "give a whole number, without a unit.",
+    "int_from_float": "give a whole number.",
+    "float_type": "give a number.",
+    "float_parsing": "give a number, without a unit.",
+    "bool_type": "give true or false.",
+    "bool_parsing": "give true or false.",
+    "string_type": "give text, in quotes.",
+    "finite_number": "give a finite number.",
+    "greater_than": "give more than {gt}.",
+    "greater_than_equal": "give {ge} or more.",
+    "less_than_equal": "give {le} or less.",
+    "tuple_type": 'give a list, e.g. ["a", "b"].',
+    "dict_type": "give names with values; in the environment as JSON.",
+    "dataclass_type": "this is a group: set its options, as {field}.NAME or {variable}__NAME.",
+    "model_type": "this is a group: set its options, as {field}.NAME or {variable}__NAME.",
+}
 
 
 class InvalidSettings(ValueError):
@@ -33,7 +54,7 @@ class InvalidSettings(ValueError):
 
 
 def known_fields(group: type) -> BeforeValidator:
-    """A misspelt option of a group is an error with a suggestion, not a silent default."""
+    """A misspelt option of a group is an error with a suggestion, not a silent default; nor is `true` 1."""
     names = [field.name for field in dataclasses.fields(group)]
 
     def check(value: object) -> object:
@@ -41,6 +62,8 @@ def known_fields(group: type) -> BeforeValidator:
             for name in value:
                 if name not in names:
                     raise ValueError(f"unknown option {name!r}.{_suggest(str(name), names)}")
+                if isinstance(value[name], bool):
+                    raise ValueError(f"{name} is {value[name]}: give a number.")
         return value
 
     return BeforeValidator(check)
@@ -62,8 +85,8 @@ def readable_file(path: str) -> Path:
         raise InvalidSettings(
             f"{FILE_VARIABLE} is {path!r}: {error.strerror}. Name a readable TOML file or unset it."
         ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(f"{path} is not valid TOML: {error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{path} is not valid TOML: {error}. Correct that line.") from error
     return file
 
 
@@ -85,29 +108,50 @@ def refuse_unknown_variables(settings: type[BaseModel]) -> None:
 
 def told(settings: type[BaseModel], error: ValidationError) -> str:
     """Pydantic's findings as one line: field, value (unless secret), way out."""
-    return "; ".join(_told_one(settings, problem) for problem in error.errors(include_url=False))
+    problems = error.errors(include_url=False)
+    return "; ".join(_told_one(settings, each) for each in problems if each["type"] not in _CONSEQUENCES)
 
 
 def _told_one(settings: type[BaseModel], problem: ErrorDetails) -> str:
-    path = [str(part) for part in problem["loc"] if not str(part).startswith("function-")]
-    field = ".".join(path) or "settings"
-    message = problem["msg"].removeprefix("Value error, ")
+    path = [part for part in problem["loc"] if not str(part).startswith("function-")]
+    field, group = _dotted(path), str(path[0]) if path else ""
+    message = problem["msg"].removeprefix("Value error, ").replace("tenants[].", "default_tenant.")
     if problem["type"] == "extra_forbidden":
-        return f"{field}: unknown option {path[-1]!r}.{_suggest(path[-1], _siblings(settings, path))}"
-    group = path[0] if path else ""
+        return f"{field}: unknown option {path[-1]!r}.{_suggest(str(path[-1]), _siblings(settings, path))}"
+    if problem["type"] == "missing":
+        return f"{field} is missing: set it."
     if message.startswith((f"{group}.", f"{group}[")):
         return message  # it names the field and the value already
-    value = problem.get("input")
+    return f"{field}{_shown(problem.get('input'), path)}: {_way_out(problem, field, message)}"
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    """`tenants[0].keys`; the third tenant counts as 2, as in the file."""
+    steps = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(steps).removeprefix(".") or "settings"
+
+
+def _shown(value: object, path: Sequence[str | int]) -> str:
     is_plain = value is None or isinstance(value, (str, int, float, bool))
-    shown = f" is {str(value)[:80]!r}" if is_plain and not _SECRET & set(path) else ""
-    return f"{field}{shown}: {message}"
+    is_secret = path[-1:] == ["tenants"] or not _SECRET.isdisjoint(map(str, path))
+    return f" is {str(value)[:80]!r}" if is_plain and not is_secret else ""
 
 
-def _siblings(settings: type[BaseModel], path: list[str]) -> Iterable[str]:
+def _way_out(problem: ErrorDetails, field: str, message: str) -> str:
+    if field in _TABLES and problem["type"] == "tuple_type":
+        return f"give a list; in TOML each of them begins with [[{field}]], in double brackets."
+    template = _WAYS_OUT.get(problem["type"])
+    if template is None:
+        return message
+    variable = PREFIX + field.upper().replace(".", "__")
+    return template.format(field=field, variable=variable, **problem.get("ctx", {}))
+
+
+def _siblings(settings: type[BaseModel], path: Sequence[str | int]) -> Iterable[str]:
     """The options that the group at the end of `path` has."""
     model: Any = settings
     for part in path[:-1]:
-        if part.isdigit():
+        if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation
         inner = [kind for kind in get_args(annotation) if isinstance(kind, type)]
@@ -118,6 +162,14 @@ def _siblings(settings: type[BaseModel], path: list[str]) -> Iterable[str]:
 def explained(error: SettingsError) -> str:
     """pydantic-settings' error about an environment variable that should hold JSON."""
     named = re.search(r'"(\w+)"', str(error))
-    field = named[1].upper() if named else "..."
-    cause = f" ({error.__cause__})" if error.__cause__ else ""
-    return f"{PREFIX}{field} is not valid JSON{cause}: give a list or an object as JSON, or use a TOML file."
+    variable = PREFIX + (named[1].upper() if named else "...")
+    cause = error.__cause__
+    text = getattr(cause, "doc", None)  # of a JSON error: what was read
+    exact = [
+        name for name, value in os.environ.items() if name.upper().startswith(variable) and value == text
+    ]
+    told = f" ({cause})" if cause else ""
+    return (
+        f'{exact[0] if exact else variable} is not valid JSON{told}: give a list as ["a", "b"], an object as '
+        '{"name": "value"}, or use a TOML file.'
+    )

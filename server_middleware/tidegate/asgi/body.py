@@ -14,11 +14,12 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate.asgi.eager import Begun
 from tidegate.asgi.types import Headers, Message, Receive, content_length
 
 
@@ -27,7 +28,7 @@ class BodyOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_bytes: int = Field(default=32 * 1024 * 1024, ge=0)
+    max_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Larger bodies are not held; see `oversize`."""
     oversize: Literal["reject", "pass"] = "reject"
     """`reject` answers 413; `pass` prices a larger body by its length, and no field of it is looked at."""
@@ -90,27 +91,22 @@ class Body:
             return self._messages.popleft()
         return await self._receive()
 
-    async def read(self, max_bytes: int, is_late: Callable[[], bool], arrived: Callable[[int], None]) -> bool:
-        """Buffers until the body is whole, larger than `max_bytes`, or the caller has gone.
+    def take(self, message: Message, max_bytes: int, arrived: Callable[[int], None]) -> bool:
+        """Buffers a message; `True` when nothing more is to be read.
 
-        Returns:
-            `False` when `is_late` said so before any of that.
+        Then the body is whole, or larger than `max_bytes`, or the caller has gone.
         """
-        while not is_late():
-            message = await self._receive()
-            self._messages.append(message)
-            if message["type"] != "http.request":
-                self.disconnected = message["type"] == "http.disconnect"
-                return True
-            part_bytes = len(message.get("body", b""))
-            self.read_bytes += part_bytes
-            arrived(part_bytes)
-            if not message.get("more_body", False):
-                self.complete = self.read_bytes <= max_bytes
-                return True
-            if self.read_bytes > max_bytes:
-                return True
-        return False
+        self._messages.append(message)
+        if message["type"] != "http.request":
+            self.disconnected = message["type"] == "http.disconnect"
+            return True
+        part_bytes = len(message.get("body", b""))
+        self.read_bytes += part_bytes
+        arrived(part_bytes)
+        if not message.get("more_body", False):
+            self.complete = self.read_bytes <= max_bytes
+            return True
+        return self.read_bytes > max_bytes
 
 
 def uncounted(part_bytes: int) -> None:
@@ -143,10 +139,19 @@ async def read_body(
     body = Body(receive, declared_bytes)
     if declared_bytes is not None and declared_bytes > max_bytes:
         return body
+    waiting = receive()
+    if isinstance(waiting, CoroutineType):
+        waiting = Begun(waiting)
+        if waiting.is_done:  # as a rule; then no deadline need be set
+            if body.take(await waiting, max_bytes, arrived):
+                return body
+            waiting = receive()
     deadline_at = clock() + timeout_s
     async with _Deadline(timeout_s):
-        if not await body.read(max_bytes, lambda: clock() > deadline_at, arrived):
-            raise BodyTimeout(timeout_s)
+        while not body.take(await waiting, max_bytes, arrived):
+            if clock() > deadline_at:
+                raise BodyTimeout(timeout_s)
+            waiting = receive()
     return body
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from tidegate.asgi.types import Scope
+from tidegate.option_types import Texts
 
 
 class Dialect(str, Enum):
@@ -129,9 +130,9 @@ class GuardOptions(BaseModel):
 
     guard_unknown_posts: bool = False
     """Also guard POST, PUT and PATCH requests to paths nobody here has heard of (TGI's `POST /` is one)."""
-    extra_guarded: tuple[str, ...] = ()
+    extra_guarded: Texts = ()
     """Further guarded paths, e.g. `/predict`; the last segments are compared."""
-    exempt: tuple[str, ...] = ()
+    exempt: Texts = ()
     """Paths never guarded; these win over everything else."""
 
     @field_validator("extra_guarded", "exempt")

@@ -12,6 +12,7 @@ import re
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from tidegate.asgi.types import HeaderList, Headers, first_header, list_header
+from tidegate.option_types import Texts
 
 EXPOSED = (
     "Retry-After",
@@ -34,7 +35,7 @@ class CorsOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    allow_origins: tuple[str, ...] = ()
+    allow_origins: Texts = ()
     """Exact origins such as `https://chat.example`, or `*`."""
     allow_origin_regex: str | None = None
     allow_credentials: bool = False

@@ -23,6 +23,7 @@ from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.proofs import Proofs
 from tidegate.asgi.tenant import Caller, TenantKeys
 from tidegate.asgi.types import Headers, Scope, header_lines
+from tidegate.option_types import Texts
 
 __all__ = [
     "PRIORITY_HEADER",
@@ -44,7 +45,7 @@ class IdentityOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxies: Texts = ()
     """Addresses or networks of proxies whose headers are believed; `unix` for peers on a Unix socket."""
     tenant_header: str | None = None
     """Header by which a trusted proxy names the tenant, e.g. `X-Tenant`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from random import getrandbits
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +22,7 @@ from tidegate.asgi.headers import preference_applied, refusal_headers, retry_aft
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
 from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
+from tidegate.option_types import FromText
 
 _SATURATION = frozenset(
     {Reason.QUEUE_FULL, Reason.WAIT_EXPIRED, Reason.WAIT_TOO_LONG, Reason.DISPLACED, Reason.KV_BLIND}
@@ -51,7 +52,7 @@ class ReplyOptions(BaseModel):
 
     max_retry_after_s: float = Field(default=55.0, ge=1)
     """Bound of the waits told because of load (not of quota): older SDKs ignore more than 60 s."""
-    saturation_status: Literal[429, 503] = 429
+    saturation_status: Annotated[Literal[429, 503], FromText] = 429
     """Status when the server, not the caller's own quota, is the cause."""
     expose_limits: bool = True
     """Send `X-RateLimit-*`; it tells callers how large the bounds are."""

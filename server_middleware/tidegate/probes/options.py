@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import NoDecode
 
+from tidegate.option_types import Texts
 from tidegate.probes.poller import Pace
 from tidegate.probes.presets import FIGURES, PRESETS
 from tidegate.probes.selectors import Selector
@@ -34,7 +34,7 @@ class ProbeOptions(BaseModel):
 
     source: Source = "auto"
     """`auto` looks around: see `probes.auto`."""
-    urls: Annotated[tuple[str, ...], NoDecode] = ()
+    urls: Texts = ()
     """Metrics pages (`prometheus`), or the server's root (`sglang`); comma-separated in the environment."""
     path: str | None = None
     """The file of the source `shared_memory`, or SGLang's snapshot (None: the only one there is)."""
@@ -72,13 +72,6 @@ class ProbeOptions(BaseModel):
     client_key_file: Path | None = None
     max_bytes: int = Field(default=4 * _MIB, ge=1024, le=64 * _MIB)
     """A larger page is refused, as sent or as unpacked."""
-
-    @field_validator("urls", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
 
     @field_validator("urls")
     @classmethod
