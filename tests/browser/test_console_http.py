@@ -74,6 +74,8 @@ LOOKS = [
     pytest.param(
         ConsoleOptions(), {"headers": {"x-forwarded-for": "8.8.8.8"}}, 404, id="a proxy on this machine"
     ),
+    pytest.param(ConsoleOptions(), {"http_version": "1.0"}, 404, id="nginx as it comes, by its HTTP/1.0"),
+    pytest.param(ConsoleOptions(), {"headers": {"connection": "close"}}, 404, id="nginx, by its Connection"),
     pytest.param(ConsoleOptions(), {"headers": {"host": "evil.example"}}, 404, id="a rebound name"),
     pytest.param(
         ConsoleOptions(), {"headers": {"host": "127.0.0.1.evil.example"}}, 404, id="a name like an address"

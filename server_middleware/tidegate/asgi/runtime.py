@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from tidegate import processes
 from tidegate.asgi.admission import DRAIN_RETRY_AFTER_S, Manners
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
@@ -28,7 +29,7 @@ from tidegate.asgi.replies import Replier
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, HeaderList, Headers, Scope
 from tidegate.asgi.waiting import WaitingRoom
-from tidegate.console import Console
+from tidegate.console import Console, access
 from tidegate.console.control import Control
 from tidegate.core.decisions import Statistics, Uniform
 from tidegate.core.instance import HIGH_BEFORE_KNOWN
@@ -37,7 +38,6 @@ from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
 from tidegate.probes.poller import Poller
-from tidegate.processes import part_of_reading, warning
 from tidegate.settings import Mode, Settings
 from tidegate.settings_errors import InvalidSettings
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
@@ -140,9 +140,13 @@ class Runtime:
         self._ticker = self.loop.create_task(self._tick(), name="tidegate-ticker")
         self._shutdown.start()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=self.mode, detail="at start"))
-        several = warning(self.settings.processes)
-        if several is not None:
-            logger.warning("%s", several)
+        proxies = self.settings.identity.trusted_proxies
+        for said in (
+            processes.warning(self.settings.processes),
+            access.warning(self.settings.console, proxies),
+        ):
+            if said is not None:
+                logger.warning("Tidegate: %s", said)
 
     async def stop(self) -> None:
         """End the tasks; those who still wait are told to come back."""
@@ -172,8 +176,8 @@ class Runtime:
             self.room.let_everyone_pass()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=mode, detail=why))
 
-    def _set_mode_remotely(self, mode: str) -> None:
-        self.set_mode(cast("Mode", mode), "by the operator")
+    def _set_mode_remotely(self, mode: str, peer: str) -> None:
+        self.set_mode(cast("Mode", mode), f"by the operator at {peer}")
 
     def statistics(self) -> Statistics:
         """A snapshot of the gate; an empty one if the gate is too broken to tell."""
@@ -199,7 +203,9 @@ class Runtime:
         self.room.probe_failed(instance)
 
     def _observe(self, readings: Sequence[Reading]) -> None:
-        self.room.observe([part_of_reading(reading, self.settings.processes) for reading in readings])
+        self.room.observe(
+            [processes.part_of_reading(reading, self.settings.processes) for reading in readings]
+        )
 
     def _nudge(self) -> None:
         self._poller.nudge()

@@ -1,8 +1,9 @@
 """The one thing that can be changed from outside: the mode.
 
-    curl -X PUT http://127.0.0.1:8000/tidegate/mode -d shadow
+    curl -X PUT -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8000/tidegate/mode -d shadow
 
-Law of this file: whoever may look at the console may switch the mode, but no web page may: a request
+Law of this file: only the admin token switches the mode, from this machine too, since a proxy here may
+make a stranger look local; without a token set the switch is off. No web page switches it: a request
 that carries an `Origin` is refused, whatever it carries besides.
 """
 
@@ -11,22 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.asgi.types import Receive, Scope, Send, first_header
-from tidegate.console.access import Access, access_of
+from tidegate.console.access import Access, access_of, has_token
 from tidegate.console.options import ConsoleOptions
 
 MODES = ("enforce", "shadow", "off")
 MAX_BODY_BYTES = 256
+NO_TOKEN_SET = (
+    "The mode is switched with the admin token only, and none is set. Set console.admin_token "
+    "(TIDEGATE_CONSOLE__ADMIN_TOKEN) or mode (TIDEGATE_MODE), and restart."
+)
 
 
 class Control:
     """Answers `PUT <console path>/mode`; ask `serves` first.
 
     Args:
-        options: of the console; the same callers are let in.
-        set_mode: called with one of `MODES`.
+        options: of the console; to strangers neither exists.
+        set_mode: called with one of `MODES` and the address of who switches.
     """
 
-    def __init__(self, options: ConsoleOptions, set_mode: Callable[[str], None]) -> None:
+    def __init__(self, options: ConsoleOptions, set_mode: Callable[[str, str], None]) -> None:
         self._options = options
         self._set_mode = set_mode
 
@@ -39,7 +44,10 @@ class Control:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Switch the mode, or say why not."""
-        if access_of(scope, self._options) is not Access.ALLOWED:
+        if self._options.admin_token is None:
+            await _answer(send, 403, NO_TOKEN_SET)
+            return
+        if not has_token(scope, self._options):
             await _answer(send, 401, "Send the admin token: -H 'Authorization: Bearer ...'.")
             return
         if first_header(scope["headers"], b"origin") is not None:
@@ -49,7 +57,7 @@ class Control:
         if wish not in MODES:
             await _answer(send, 400, f"The body is {wish!r}: send one of {', '.join(MODES)}.")
             return
-        self._set_mode(wish)
+        self._set_mode(wish, str((scope.get("client") or ("a Unix socket",))[0]))
         await _answer(send, 200, f"mode is {wish}")
 
 

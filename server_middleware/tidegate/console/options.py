@@ -24,9 +24,10 @@ class ConsoleOptions(BaseModel):
     path: str = "/tidegate"
     """Prefix of the page, below the app's own root path."""
     admin_token: SecretStr | None = None
-    """Opens the page from anywhere: as Bearer token, or as password when a browser asks."""
+    """Opens the page and the mode switch from anywhere: as Bearer token, or as password when a browser
+    asks. Without one the mode cannot be switched by HTTP."""
     allow_loopback: bool = True
-    """Callers on this machine need no token, unless a proxy has forwarded the request."""
+    """Callers on this machine read the page without the token, unless a proxy is seen to stand between."""
 
     @field_validator("path")
     @classmethod
