@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate import AdmissionMiddleware, Reading, Settings
-from tidegate.testing import EngineApp, EngineOptions, create_engine_app
+from tidegate.testing import EngineOptions, create_engine_app
 
 MODEL = "simulated"
 CHAT_KEY = "demo-chat-key"
@@ -37,22 +37,7 @@ def gated_engine(options: EngineOptions = ENGINE) -> AdmissionMiddleware:
         metrics=False,
     )
 
-    def probe() -> Reading:
-        return _reading(engine, options)
+    async def probe() -> Reading:
+        return engine.engine.reading()
 
     return AdmissionMiddleware(engine, settings=settings, probe=probe)
-
-
-def _reading(engine: EngineApp, options: EngineOptions) -> Reading:
-    stats = engine.stats()
-    return Reading(
-        kv_usage=stats.kv_usage,
-        waiting=stats.waiting,
-        running=stats.running,
-        preemptions=stats.preemptions,
-        generation_tokens=stats.generation_tokens,
-        capacity_tokens=options.usable_tokens,
-        block_tokens=options.block_tokens,
-        max_sequences=options.max_sequences,
-        max_model_tokens=options.max_model_tokens,
-    )

@@ -170,15 +170,18 @@ class EngineSimulator:
 
     def reading(self) -> Reading:
         """The same as a probe would report it."""
+        stats = self.stats()
         return Reading(
-            kv_usage=1.0 - self._pool.free / self._pool.usable,
-            waiting=len(self._waiting),
-            running=len(self._running),
+            kv_usage=stats.kv_usage,
+            waiting=stats.waiting,
+            running=stats.running,
             capacity_tokens=self.options.num_blocks * self.options.block_tokens,
             block_tokens=self.options.block_tokens,
-            preemptions=self._preemptions,
-            generation_tokens=self._generation_tokens,
-            prompt_tokens=self._prompt_tokens,
+            max_sequences=self.options.max_sequences,
+            max_model_tokens=self.options.max_model_tokens,
+            preemptions=stats.preemptions,
+            generation_tokens=stats.generation_tokens,
+            prompt_tokens=stats.prompt_tokens,
         )
 
     def _continue_running(self, step: _Step) -> None:
