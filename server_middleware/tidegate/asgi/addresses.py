@@ -42,6 +42,9 @@ class TrustedProxies:
 
     def caller(self, scope: Scope) -> str:
         """The caller's address (its /64 for IPv6), or `unix`."""
+        client = scope.get("client")
+        if client and not (self._networks or self._trusts_unix):  # nobody may speak for others
+            return _site_of(str(client[0]))
         peer = _peer(scope)
         caller = peer
         if self.trusts_peer(scope):
@@ -109,3 +112,9 @@ def _site(address: Address) -> str:
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))
+
+
+@lru_cache(maxsize=4096)
+def _site_of(host: str) -> str:
+    address = parse_address(host)
+    return UNIX if address is None else _site(address)

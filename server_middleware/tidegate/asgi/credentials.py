@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from tidegate.asgi.tenant import TenantKeys
 from tidegate.asgi.types import Headers
 
+_NAMES = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 def credentials(headers: Headers) -> list[bytes]:
     """The credentials given: the Bearer token, then `x-api-key`, then `api-key`; first line of each."""
     found: list[bytes] = []
-    seen: set[bytes] = set()
+    seen: list[bytes] = []
     for name, value in headers:
         key = name.lower()
-        if key in seen or key not in (b"authorization", b"x-api-key", b"api-key"):
+        if key not in _NAMES or key in seen:
             continue
-        seen.add(key)
+        seen.append(key)
         if key != b"authorization":
             found.append(value.strip())
             continue

@@ -14,6 +14,7 @@ import hmac
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -107,6 +108,7 @@ class Resolver:
         self._tenant_header = _lower(options.tenant_header)
         self._end_user_header = _lower(options.end_user_header)
         self._proofs = Proofs(options.max_credentials)
+        self._configured: dict[bytes, Caller] = {}  # by key, as far as they have come
 
     def resolve(self, scope: Scope) -> Caller:
         """The caller of this request; the same for equal headers until the app shows something new."""
@@ -133,8 +135,9 @@ class Resolver:
         header = self._end_user_header
         if header is not None and (caller.is_configured or self._proxies.trusts_peer(scope)):
             caller = replace(caller, end_user=_only(headers, header))
-        for wish in header_lines(headers, PRIORITY_HEADER):
-            caller = self.lowered(caller, wish)
+        if any(name.lower() == PRIORITY_HEADER for name, _ in headers):
+            for wish in header_lines(headers, PRIORITY_HEADER):
+                caller = self.lowered(caller, wish)
         return caller
 
     def _owned(self, tenant: TenantKeys, digest: bytes) -> Caller:
@@ -145,6 +148,12 @@ class Resolver:
             credential_hash=digest.hex(),
             is_configured=True,
         )
+
+    def _remembered(self, digest: bytes, tenant: TenantKeys) -> Caller:
+        caller = self._configured.get(digest)
+        if caller is None:
+            caller = self._configured[digest] = self._owned(tenant, digest)
+        return caller
 
     def lowered(self, caller: Caller, priority_class: str | None) -> Caller:
         """The caller in that class if it ranks lower; otherwise unchanged, unknown names included."""
@@ -176,11 +185,9 @@ class Resolver:
         for digest in found:
             tenant = self._owner(digest)
             if tenant is not None:
-                return self._owned(tenant, digest)
+                return self._remembered(digest, tenant)
         given = found[0].hex() if found else None
-        return Caller(
-            tenant=self._unknown(scope, given), priority_class=self._default_class, credential_hash=given
-        )
+        return _stranger(self._unknown(scope, given), self._default_class, given)
 
     def _owner(self, digest: bytes) -> TenantKeys | None:
         entry = self._by_key.get(digest)
@@ -194,6 +201,11 @@ class Resolver:
         if credential is not None and self._proofs.is_proven(credential):
             return f"key-{credential[:16]}"
         return UNPROVEN
+
+
+@lru_cache(maxsize=4096)  # most requests come from callers seen before
+def _stranger(tenant: str, priority_class: str, credential_hash: str | None) -> Caller:
+    return Caller(tenant=tenant, priority_class=priority_class, credential_hash=credential_hash)
 
 
 def _only(headers: Headers, name: bytes) -> str | None:
