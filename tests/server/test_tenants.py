@@ -31,16 +31,15 @@ async def test_a_services_concurrency_is_one_bound_for_all_its_users() -> None:
 async def test_one_users_flood_does_not_keep_another_out() -> None:
     """The service's seats are full of one user's requests; another's first one takes the newest's seat."""
     tenants = [{"name": "app", "keys": ["app"], "max_queued": 3}]
-    settings = {"kv": {"max_sequences": 1}, "identity": {"end_user_header": "X-User"}}
-    async with bed(tenants=tenants, **settings) as b:
+    async with bed(tenants=tenants, kv={"max_sequences": 1}, identity={"end_user_header": "X-User"}) as b:
         b.app.go.clear()
-        holder = b.send({"prompt": "0"}, headers=as_("app", "loud"))
+        holder = b.send({"prompt": "0", "max_tokens": 2}, headers=as_("app", "loud"))
         await until(lambda: b.app.running == 1)
         flood = []
         for number in range(3):
-            flood.append(b.send({"prompt": str(number)}, headers=as_("app", "loud")))
+            flood.append(b.send({"prompt": str(number), "max_tokens": 2}, headers=as_("app", "loud")))
             await until(lambda: b.runtime.statistics().queued == len(flood))
-        soft = b.send({"prompt": "x"}, headers=as_("app", "soft"))
+        soft = b.send({"prompt": "x", "max_tokens": 2}, headers=as_("app", "soft"))
         refused = await flood[2]
         assert refused.status_code == 429
         error = refused.json()["error"]
