@@ -106,8 +106,19 @@ def _tank(row: State) -> Panel:
     )
     age = "never read" if row["age_s"] is None else f"{row['age_s']:.1f} s old"
     body = Text.assemble(bar, f"  {shown}\n", (figures, "dim"))
+    if row.get("capacity_disputed"):
+        body.append(f"\ncapacity disputed: {_dispute(row)}", "bold yellow")
     title = Text.assemble(row["name"], f" - {row['state']}, {age}")
     return Panel(body, title=title, title_align="left", box=box.ROUNDED, expand=False)
+
+
+def _dispute(row: State) -> str:
+    stated, learnt = row["stated_capacity_tokens"], row["learnt_capacity_tokens"]
+    return f"the engine states {_tokens(stated)}, its level says {_tokens(learnt)}"
+
+
+def _tokens(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f} tokens"
 
 
 def _cell(share: float) -> tuple[int, int]:

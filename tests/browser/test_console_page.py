@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -84,6 +85,18 @@ async def test_blind_is_not_empty(page: Page, gate: FakeGate, url: str) -> None:
     await expect(page.locator(".tank")).to_have_attribute(
         "aria-label", "engine-0: KV level unknown, signal blind, 42 s old"
     )
+
+
+async def test_a_disputed_capacity_shows_both_figures(page: Page, gate: FakeGate, url: str) -> None:
+    """The one in force, and what the engine states."""
+    await look(page, url)
+    row: dict[str, Any] = {
+        "capacity_disputed": True,
+        "stated_capacity_tokens": 32_768,
+        "learnt_capacity_tokens": 16_384,
+    }
+    gate.tick(instances=(instance(**row),))
+    await expect(page.locator("#instances")).to_contain_text("16,384 (disputed: the engine states 32,768)")
 
 
 async def test_several_instances_come_and_go(page: Page, gate: FakeGate, url: str) -> None:

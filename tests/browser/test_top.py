@@ -112,6 +112,21 @@ async def test_server_that_goes_away_is_shown_and_tried_again(monkeypatch: pytes
     assert (code, calls) == (0, 3)
 
 
+async def test_a_disputed_capacity_is_told_with_both_figures() -> None:
+    """An operator sees which figure the engine states and which is measured."""
+    gate = FakeGate()
+    row: dict[str, Any] = {
+        "capacity_disputed": True,
+        "stated_capacity_tokens": 16_384,
+        "learnt_capacity_tokens": 9_800,
+    }
+    gate.now = statistics(instances=(instance(**row),))
+    gate.tick()
+    code, text = await watch(gate)
+    assert code == 0
+    assert "the engine states 16,384 tokens, its level says 9,800 tokens" in text
+
+
 @pytest.mark.parametrize(
     "changed",
     [

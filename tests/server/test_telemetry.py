@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,38 @@ def test_the_same_probe_failure_is_told_once_until_the_signal_is_fresh_again(
     told = [message for message in caplog.messages if "connection refused" in message]
     assert len(told) == 2
     assert any("is now blind" in message for message in caplog.messages)
+
+
+def test_a_disputed_capacity_is_one_line_each_way(caplog: pytest.LogCaptureFixture) -> None:
+    """With all three figures and the way out; ticks in between say nothing."""
+    disputed = replace(
+        INSTANCE,
+        capacity_disputed=True,
+        stated_capacity_tokens=16_384.0,
+        learnt_capacity_tokens=9_800.0,
+        capacity_tokens=9_800.0,
+    )
+    hook = LogHook(FakeClock())
+    with caplog.at_level(logging.INFO, "tidegate"):
+        for row in (INSTANCE, disputed, disputed, INSTANCE, INSTANCE):
+            statistics = replace(STATISTICS, instances=(row,))
+            hook(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
+    assert caplog.messages == [
+        "Capacity of default: it states 16384 tokens, its level says 9800. The gate goes by 9800; "
+        "set kv.capacity_tokens if you know better.",
+        "Capacity of default: what it states and what is measured agree again.",
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_disputed_capacity_is_a_gauge(registry: CollectorRegistry) -> None:
+    """0 while there is no dispute, so that an alert can tell it from silence."""
+    hook = PrometheusHook(registry)
+    for disputed in (False, True):
+        row = replace(INSTANCE, capacity_disputed=disputed, stated_capacity_tokens=16_384.0)
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=replace(STATISTICS, instances=(row,))))
+        assert value(registry, "tidegate_kv_capacity_disputed", engine="default") == disputed
+    assert value(registry, "tidegate_kv_stated_capacity_tokens", engine="default") == 16_384
 
 
 def test_opening_itself_is_a_critical_line(caplog: pytest.LogCaptureFixture) -> None:

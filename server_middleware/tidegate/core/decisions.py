@@ -213,6 +213,9 @@ class InstanceStatistics:
     waiting_in_engine: int | None
     running_in_engine: int | None
     preemptions: float
+    stated_capacity_tokens: float | None = None  # by the engine itself
+    learnt_capacity_tokens: float | None = None  # by our tokens over the level, once seen often enough
+    capacity_disputed: bool = False  # those two are far apart: `capacity_tokens` says which one counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
+from tidegate.core.decisions import InstanceStatistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 logger = logging.getLogger("tidegate")
@@ -26,6 +27,7 @@ class LogHook:
         self._refused: Counter[tuple[str, str]] = Counter()
         self._summary_due_at = clock()
         self._probe_failures: dict[str, str] = {}
+        self._disputed: set[str] = set()  # engines whose capacity has been said to be in dispute
         self._writers: dict[EventKind, Callable[[AdmissionEvent], None]] = {
             EventKind.REFUSED: self._on_refused,
             EventKind.TICK: self._on_tick,
@@ -36,6 +38,7 @@ class LogHook:
             EventKind.PROBE_FAILED: self._on_probe_failed,
             EventKind.SIGNAL: self._on_signal,
         }
+        self.kinds = frozenset(self._writers)
 
     def __call__(self, event: AdmissionEvent) -> None:
         writer = self._writers.get(event.kind)
@@ -46,6 +49,9 @@ class LogHook:
         self._refused[event.priority_class or "unknown", event.reason] += 1
 
     def _on_tick(self, event: AdmissionEvent) -> None:
+        for instance in event.statistics.instances if event.statistics else ():
+            if instance.capacity_disputed != (instance.name in self._disputed):
+                self._on_dispute(instance)
         now = self._clock()
         if not self._refused or now < self._summary_due_at:
             return
@@ -59,6 +65,20 @@ class LogHook:
             "Refused %d (%s); running %d, queued %d.", self._refused.total(), parts, running, queued
         )
         self._refused.clear()
+
+    def _on_dispute(self, instance: InstanceStatistics) -> None:
+        self._disputed ^= {instance.name}
+        if not instance.capacity_disputed:
+            logger.info("Capacity of %s: what it states and what is measured agree again.", instance.name)
+            return
+        logger.warning(
+            "Capacity of %s: it states %.0f tokens, its level says %.0f. The gate goes by %.0f; "
+            "set kv.capacity_tokens if you know better.",
+            instance.name,
+            instance.stated_capacity_tokens or 0.0,
+            instance.learnt_capacity_tokens or 0.0,
+            instance.capacity_tokens or 0.0,
+        )
 
     def _on_fault(self, event: AdmissionEvent) -> None:
         logger.error(

@@ -82,6 +82,12 @@ class PrometheusHook:
             "kv_high_watermark_ratio", "Level above which nothing passes", "engine", mode=most
         )
         self.capacity = gauge("kv_capacity_tokens", "KV capacity in force", "engine", mode=most)
+        self.stated = gauge(
+            "kv_stated_capacity_tokens", "KV capacity as the engine states it", "engine", mode=most
+        )
+        self.disputed = gauge(
+            "kv_capacity_disputed", "1 while the stated and the learnt capacity disagree", "engine", mode=most
+        )
         self.held = gauge("kv_held_tokens", "Tokens charged to leases now", "engine")
         self.peak = gauge("kv_projected_peak_tokens", "Largest future occupancy of the leases", "engine")
         self.margin = gauge("kv_margin_ratio", "Safety margin in force", "engine", mode=most)
@@ -174,6 +180,8 @@ class PrometheusHook:
             (self.age, instance.age_s),
             (self.watermark, instance.high_watermark),
             (self.capacity, instance.capacity_tokens),
+            (self.stated, instance.stated_capacity_tokens),
+            (self.disputed, float(instance.capacity_disputed)),
             (self.held, instance.held_tokens),
             (self.peak, instance.projected_peak_tokens),
             (self.margin, instance.margin),

@@ -162,6 +162,11 @@ function showTables(state) {
   showInstances(state.instances);
 }
 
+function capacity({ capacity_tokens: tokens, stated_capacity_tokens: stated, capacity_disputed: isDisputed }) {
+  const inForce = tokens === null ? "unknown" : whole.format(tokens);
+  return isDisputed ? `${inForce} (disputed: the engine states ${whole.format(stated)})` : inForce;
+}
+
 function showInstances(instances) {
   table(
     "instances",
@@ -173,7 +178,7 @@ function showInstances(instances) {
       percent(instance.level),
       whole.format(instance.held_tokens),
       whole.format(instance.projected_peak_tokens),
-      instance.capacity_tokens === null ? "unknown" : whole.format(instance.capacity_tokens),
+      capacity(instance),
       percent(instance.margin),
       instance.kp.toFixed(2),
       figure(instance.leases),
