@@ -56,10 +56,11 @@ def test_no_reading_is_blind_and_sleep_is_said() -> None:
 
 
 def test_margin_widens_with_age() -> None:
-    """A percent of the capacity for every second beyond fresh."""
+    """A percent of the capacity for every second beyond fresh, at most ten."""
     made = signal()
     assert made.extra_margin(T0 + 2) == 0
     assert made.extra_margin(T0 + 7) == pytest.approx(0.05)
+    assert made.extra_margin(T0 + 600) == pytest.approx(0.1)
 
 
 def test_level_carries_our_own_leases_forward() -> None:
@@ -93,16 +94,40 @@ def test_frozen_when_streams_move_and_nothing_else_does() -> None:
     assert made.state(T0 + 11) is State.FRESH
 
 
-def test_stalled_when_work_runs_and_nothing_moves() -> None:
-    """Counters stand still and no stream moves: nothing more is sent in."""
+def stalled_signal(**last: Any) -> Signal:
+    """An engine that was seen to count, whose figures then stay for six seconds, but `last`."""
     made = signal(generation_tokens=5.0, running=3)
     made.busy(3, T0)
-    made.take(Reading(kv_usage=0.6, generation_tokens=5.0, running=3), 0.0, T0 + 6)
-    assert made.state(T0 + 6) is State.STALLED
+    made.take(Reading(kv_usage=0.6, generation_tokens=9.0, running=3), 0.0, T0 + 1)
+    still = {"kv_usage": 0.6, "generation_tokens": 9.0, "running": 3}
+    made.take(Reading(**{**still, **last}), 0.0, T0 + 7)
+    return made
+
+
+def test_stalled_when_work_runs_and_nothing_moves() -> None:
+    """Counters stand still and no stream moves: nothing more is sent in, however the queue grows."""
+    assert stalled_signal().state(T0 + 7) is State.STALLED
+    made = stalled_signal(waiting=4)
+    assert made.state(T0 + 7) is State.STALLED
     made.progress_at = T0 + 6
-    assert made.state(T0 + 6) is State.FRESH
-    made.busy(0, T0 + 6)
+    assert made.state(T0 + 7) is State.FRESH
+    made.busy(0, T0 + 7)
     assert made.busy_since is None
+
+
+def test_a_long_prompt_is_no_stall() -> None:
+    """While it is read the level rises, though the counters wait for its end."""
+    assert stalled_signal(kv_usage=0.7).state(T0 + 7) is State.FRESH
+
+
+def test_counters_that_move_at_a_requests_end_say_nothing_of_a_stall() -> None:
+    """Some engines count a whole answer at once; between two ends they stand still and are well."""
+    made = signal(generation_tokens=5.0, running=3)
+    made.busy(3, T0)
+    made.busy(2, T0 + 1)
+    made.take(Reading(kv_usage=0.6, generation_tokens=900.0, running=3), 0.0, T0 + 1)
+    made.take(Reading(kv_usage=0.6, generation_tokens=900.0, running=3), 0.0, T0 + 30)
+    assert made.state(T0 + 30) is State.FRESH
 
 
 def test_frozen_high_with_nothing_in_flight_lets_a_trickle_through() -> None:
@@ -319,6 +344,19 @@ def test_capacity_configured_before_stated_before_learnt() -> None:
     assert Calibration(KvOptions(), 5).capacity(None) is None
 
 
+def test_answers_charged_with_their_declared_maximum_need_no_wide_watermark() -> None:
+    """Their peak is an upper bound: while nobody runs who may outlive it, the watermark is out of the way."""
+    driver = Driver(GateOptions(kv=KvOptions(capacity_tokens=100_000)))
+    driver.read(0.0)
+    assert driver.instance.high_watermark == 0.82
+    driver.admit(max_output_tokens=20)
+    driver.read(0.1)
+    assert driver.instance.high_watermark == 0.985
+    driver.admit(max_output_tokens=None)
+    driver.read(0.1)
+    assert driver.instance.high_watermark == 0.82
+
+
 def test_high_watermark_is_wide_only_once_capacity_and_lengths_are_known() -> None:
     """0.82 until then, 0.95 after; a value that is set always holds."""
     driver = Driver(GateOptions(kv=KvOptions(capacity_tokens=100_000)))
@@ -327,7 +365,7 @@ def test_high_watermark_is_wide_only_once_capacity_and_lengths_are_known() -> No
         driver.release(driver.admit().ticket, output_tokens=20)
     driver.read(0.0)
     assert driver.instance.high_watermark == 0.95
-    assert driver.instance.low_watermark == pytest.approx(0.92)
+    assert driver.instance.low_watermark == pytest.approx(0.935)
     assert Driver(wide(high_watermark=0.7, low_watermark=0.5)).instance.low_watermark == 0.5
 
 

@@ -87,8 +87,8 @@ def frozen(gate: Watched) -> None:
 
 
 def stalled(gate: Watched) -> None:
-    """Work runs, and the counters stand still."""
-    gate.read(**BUSY)
+    """Work runs, and the counters stand still after they have moved."""
+    gate.read(**BUSY | {"generation_tokens": 3.0})
     gate.start()
     for _ in range(7):
         gate.read(**BUSY)

@@ -20,8 +20,8 @@ from tidegate.core.pace import PaceGuard
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 
-HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN = 0.82, 0.95
-HYSTERESIS = 0.03
+HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.95, 0.985
+HYSTERESIS = 0.015
 PREFILL_S = 2.0  # of the measured rate may be outstanding
 PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
 LEAST_RATE = 4096.0  # a step's budget of 8,192 tokens in that time: lower figures measure demand, not speed
@@ -75,12 +75,18 @@ class Instance:
     def _read_bounds(self) -> None:
         """What only a reading changes, so that no decision computes it.
 
-        A watermark that is set always holds; else it is narrow once capacity and lengths are known.
+        A watermark that is set always holds; else it is narrow once capacity and lengths are known. Where
+        every lease is charged with its declared maximum the peak is an upper bound, and a watermark far
+        below it would hold back what surely fits.
         """
         kv, reading = self.options.kv, self.signal.reading
         self.capacity = self.calibration.capacity(reading)  # tokens, `None` while unknown
-        known = HIGH_ONCE_KNOWN if self.lengths_known and self.capacity else HIGH_BEFORE_KNOWN
-        self.high_watermark = known if kv.high_watermark is None else kv.high_watermark
+        high = HIGH_BEFORE_KNOWN
+        if self.capacity and self.ledger.is_certain:
+            high = HIGH_WHEN_CERTAIN
+        elif self.capacity and self.lengths_known:
+            high = HIGH_ONCE_KNOWN
+        self.high_watermark = high if kv.high_watermark is None else kv.high_watermark
         low = self.high_watermark - HYSTERESIS if kv.low_watermark is None else kv.low_watermark
         self.low_watermark = min(low, self.high_watermark)  # re-opens below it
         self.block_tokens: float = (reading.block_tokens if reading else None) or kv.block_tokens
@@ -218,12 +224,10 @@ class Instance:
 
     def observe(self, reading: Reading, now: float) -> None:
         """Take in a reading."""
-        read_at = self.signal.read_at
-        elapsed_s = self.signal.take(reading, 0.0, now)
         self._measure_prefill(reading, now)
-        self.growth.observe(reading, self.ledger, read_at, now)
-        self.calibration.learn(reading, self.ledger, elapsed_s)
-        self.signal.held_at_reading = self.ledger.held_tokens()
+        self.growth.observe(reading, self.ledger, self.signal.read_at, now)
+        self.calibration.learn(reading, self.ledger, self.signal.elapsed_s(now))
+        self.signal.take(reading, self.ledger.held_tokens(), now)
         self.admitted_since_reading = 0
         self._read_bounds()
 

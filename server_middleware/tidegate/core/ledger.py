@@ -25,7 +25,7 @@ from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Kinds
 from tidegate.core.occupancy import Demand, Occupancy, projected_peak
 
-DEVIATIONS = 1.3  # standard deviations of the projected occupancy that are kept free
+DEVIATIONS = 1.8  # standard deviations of the projected occupancy that are kept free
 ROUNDING = 1e-3  # tokens by which sums kept up to date may differ from sums made anew
 
 
@@ -158,6 +158,11 @@ class Ledger:
         """Many have moved; sum and sort anew before the next question."""
         self._present.unsettle()
         self._held = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether there are leases and none can outlive its prediction. O(n)."""
+        return bool(self.leases) and not any(lease.is_uncertain for lease in self.leases.values())
 
     def held_tokens(self) -> float:
         """What all leases hold now."""

@@ -6,9 +6,13 @@ its own and never counts as a level of zero. States, the first that holds:
     asleep   the engine says that it sleeps
     blind    no reading, or none for `blind_after_s`
     frozen   readings come, but nothing in them moves although it should
-    stalled  work is running, and neither the engine's counters nor our streams move
+    stalled  work is running, and no figure of the engine moves any more, nor do our streams
     stale    the newest reading is older than `stale_after_s`
     fresh    otherwise
+
+An engine is judged stalled only where its counters have been seen to move while nothing ended: some count
+a request's tokens at its end, and stand still while it runs. One long prompt moves the level, not the
+counters, and is no stall either.
 
 The gate closes at the high watermark and re-opens below the low one (hysteresis).
 """
@@ -24,7 +28,7 @@ from tidegate.core.reading import Reading
 FROZEN_AFTER_S = 10.0  # identical gauges and counters while our streams move
 FROZEN_IDLE_AFTER_S = 2.0  # a high level that stays though nothing runs
 STALLED_AFTER_S = 5.0
-STALE_MARGIN_PER_S = 0.01
+STALE_MARGIN_PER_S, STALE_MARGIN_MOST = 0.01, 0.1
 
 
 class State(str, Enum):
@@ -46,30 +50,40 @@ class Signal:
     reading: Reading | None = None
     read_at: float = 0.0
     moved_at: float = 0.0  # when a reading last differed from the one before
-    counters_moved_at: float = 0.0
+    alive_at: float = 0.0  # when anything but the length of the engine's queue last moved
+    is_counting: bool = False  # its counters move while requests run, not only when they end
+    has_ended: bool = False  # one of our leases, since the last reading
     progress_at: float = 0.0  # when one of our own streams last moved
+    leases: int = 0
     busy_since: float | None = None  # since when leases have been running without a break
     held_at_reading: float = 0.0
     previous_waiting: int | None = None
     is_closed: bool = False  # hysteresis of the watermark
     was_blind_until: float | None = None  # end of the last blind spell
 
-    def take(self, reading: Reading, held: float, now: float) -> float:
-        """A new reading; returns the seconds since the one before (0 for the first)."""
+    def elapsed_s(self, now: float) -> float:
+        """Seconds since the last reading, 0 before the first."""
+        return 0.0 if self.reading is None else max(0.0, now - self.read_at)
+
+    def take(self, reading: Reading, held: float, now: float) -> None:
+        """A new reading, at a moment at which our leases hold `held` tokens."""
         before = self.reading
-        elapsed_s = max(0.0, now - self.read_at) if before is not None else 0.0
         if before is None or now - self.read_at >= self.options.blind_after_s:
             self.was_blind_until = now
         if before is None or before != reading:
             self.moved_at = now
-        if before is None or _counters(before) != _counters(reading) or not any(_counters(reading)):
-            self.counters_moved_at = now
+        if before is None or _signs_of_life(before) != _signs_of_life(reading):
+            self.alive_at = now
+        if before is not None and not self.has_ended and reading.running == before.running:
+            self.is_counting |= self.busy_since is not None and _generated(reading) > _generated(before)
+        self.has_ended = False
         self.previous_waiting = None if before is None else _waiting(before)
         self.reading, self.read_at, self.held_at_reading = reading, now, held
-        return elapsed_s
 
     def busy(self, leases: int, now: float) -> None:
         """How many leases run; told whenever that changes."""
+        self.has_ended |= leases < self.leases
+        self.leases = leases
         if leases == 0:
             self.busy_since = None
         elif self.busy_since is None:
@@ -95,9 +109,9 @@ class Signal:
         return State.STALE if age_s > self.options.stale_after_s else State.FRESH
 
     def extra_margin(self, now: float) -> float:
-        """A stale reading widens the safety margin with its age."""
-        age_s = self.age_s(now)
-        return STALE_MARGIN_PER_S * max(0.0, (age_s or 0.0) - self.options.stale_after_s)
+        """A stale reading widens the safety margin with its age, up to a tenth of the capacity."""
+        late_s = max(0.0, (self.age_s(now) or 0.0) - self.options.stale_after_s)
+        return min(STALE_MARGIN_MOST, STALE_MARGIN_PER_S * late_s)
 
     def level(self, held: float, capacity: float | None) -> float | None:
         """The measured level, carried forward by what our own leases took and gave back since."""
@@ -144,9 +158,9 @@ class Signal:
         return min(still_s, busy_s) >= FROZEN_AFTER_S and now - self.progress_at < STALLED_AFTER_S
 
     def _is_stalled(self, now: float) -> bool:
-        if self.busy_since is None or self.reading is None or not any(_counters(self.reading)):
+        if self.busy_since is None or self.reading is None or not self.is_counting:
             return False
-        quiet_since = max(self.counters_moved_at, self.progress_at, self.busy_since)
+        quiet_since = max(self.alive_at, self.progress_at, self.busy_since)
         return self.read_at - quiet_since >= STALLED_AFTER_S
 
 
@@ -155,5 +169,10 @@ def _waiting(reading: Reading) -> int | None:
     return reading.waiting if reading.waiting_for_capacity is None else reading.waiting_for_capacity
 
 
-def _counters(reading: Reading) -> tuple[float | None, float | None]:
-    return reading.generation_tokens, reading.prompt_tokens
+def _generated(reading: Reading) -> float:
+    return reading.generation_tokens or 0.0
+
+
+def _signs_of_life(reading: Reading) -> tuple[float | None, ...]:
+    counters = reading.generation_tokens, reading.prompt_tokens, reading.preemptions
+    return (*counters, reading.kv_usage, reading.running)
