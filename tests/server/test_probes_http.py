@@ -339,9 +339,11 @@ async def test_a_named_engine_is_not_guessed() -> None:
         await source.aclose()
 
 
-async def test_a_big_page_does_not_hold_the_loop() -> None:
-    """While a page of some megabytes comes in, another task keeps running."""
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_big_page_does_not_hold_the_loop(packed: bool) -> None:
+    """While a page of some megabytes comes in, or out of a small archive, another task keeps running."""
     filler = b"".join(b'filler_total{n="%d"} 1\n' % index for index in range(150_000))
+    body = gzip.compress(filler + PAGE) if packed else filler + PAGE
     turns = 0
 
     async def count() -> None:
@@ -350,7 +352,7 @@ async def test_a_big_page_does_not_hold_the_loop() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async with serving(answer(filler + PAGE)) as server:
+    async with serving(answer(body, headers="content-encoding: gzip\r\n" if packed else "")) as server:
         source = probe(server, max_bytes=8 * MIB)
         counting = asyncio.ensure_future(count())
         (reading,) = await source.read()
@@ -359,3 +361,15 @@ async def test_a_big_page_does_not_hold_the_loop() -> None:
 
     assert reading.kv_usage == 0.7734375
     assert turns > len(filler) // (64 * 1024)
+
+
+async def test_the_environment_s_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is probed is a neighbour; nobody listens at this proxy."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with serving(answer(PAGE)) as server:
+        source = probe(server)
+        assert len(await source.read()) == 1
+        await source.aclose()

@@ -289,6 +289,18 @@ async def test_a_hanging_source_is_timed_out_and_never_asked_twice_at_once() -> 
     await rig.poller.stop()
 
 
+async def test_a_reading_that_is_too_late_is_given_up_and_asked_for_anew() -> None:
+    """A source that hangs once does not stay lost."""
+    source = Hanging()
+    pace = Pace(interval_s=0.02, min_interval_s=0.01, max_backoff_s=0.05, timeout_s=0.03)
+    rig = Rig(source, sleep=asyncio.sleep, pace=pace)
+    rig.poller.start()
+    await until(lambda: source.calls >= 2)
+    source.release.set()
+    await until(lambda: bool(rig.readings))
+    await rig.poller.stop()
+
+
 async def test_one_hanging_instance_delays_no_other() -> None:
     """Each part of a group has a pace of its own."""
     good = Source(at(0.5))

@@ -331,6 +331,18 @@ def test_what_the_page_states_once_is_not_shared_out() -> None:
     assert [(reading.generation_tokens, reading.max_model_tokens) for reading in apart] == [(None, 4096)] * 2
 
 
+def test_of_several_context_limits_the_least_holds() -> None:
+    """It is true of every model and of every engine, apart and fused."""
+    lines = [b"sglang:token_usage 0.5", b'sglang:context_len{model_name="a"} 8192']
+    lines += [b'sglang:context_len{model_name="b"} 4096', b""]
+    assert [reading.max_model_tokens for reading in read(b"\n".join(lines))] == [4096]
+    ranks = [
+        b'sglang:token_usage{dp_rank="%d"} 0.5\nsglang:context_len{dp_rank="%d"} %d\n' % row
+        for row in ((0, 0, 2048), (1, 1, 1024))
+    ]
+    assert [reading.max_model_tokens for reading in read(b"".join(ranks))] == [1024]
+
+
 @pytest.mark.parametrize("blocks", ["None", "0", ""])
 def test_an_unmeasured_capacity_is_unknown(blocks: str) -> None:
     """Before vLLM has sized its cache the labels hold no number; that is no capacity of nothing."""
