@@ -15,6 +15,7 @@ from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statist
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hooks
 from tidegate.telemetry.log import SUMMARY_INTERVAL_S, LogHook
 from tidegate.telemetry.prometheus import PrometheusHook, prometheus_hook
+from tidegate.telemetry.summary import MOST_KINDS
 from tidegate.testing import FakeClock
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -129,15 +130,60 @@ def test_refusals_are_summed_up_in_the_log(caplog: pytest.LogCaptureFixture) -> 
     tick = AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS)
     with caplog.at_level(logging.INFO, "tidegate"):
         for _ in range(1000):
-            hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="standard", reason="queue_full"))
+            hook(
+                AdmissionEvent(
+                    kind=EventKind.REFUSED, tenant="gold", priority_class="standard", reason="queue_full"
+                )
+            )
         hook(tick)
         hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="batch", reason="displaced"))
         hook(tick)
-        assert caplog.messages == ["Refused 1000 (standard queue_full: 1000); running 1, queued 2."]
+        (line,) = caplog.messages
+        assert line.startswith("Refused 1000 (gold standard queue_full 1000); running 1, queued 2; ")
+        assert "KV of default 50%, watermark" in line
+        assert "signal fresh" in line
         clock.advance(SUMMARY_INTERVAL_S)
         hook(tick)
         hook(tick)
-    assert caplog.messages[1:] == ["Refused 1 (batch displaced: 1); running 1, queued 2."]
+    (line,) = caplog.messages[1:]
+    assert line.startswith("Refused 1 (batch displaced 1); running 1")
+
+
+def test_each_refusal_is_a_line_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    """Who, why, how long it waited, what it was told, and the level, without a credential."""
+    hook = LogHook(FakeClock())
+    with caplog.at_level(logging.DEBUG, "tidegate"):
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
+        hook(
+            AdmissionEvent(
+                kind=EventKind.REFUSED,
+                tenant="gold",
+                priority_class="vip",
+                reason="wait_expired",
+                waited_s=2.5,
+                retry_after_s=3.25,
+            )
+        )
+    (line,) = caplog.messages
+    assert line.startswith(
+        "Refused gold (class vip): wait_expired after 2.500 s, retry after 3.250 s; running 1"
+    )
+    assert "KV of default 50%" in line
+
+
+def test_the_summary_stays_short_however_many_strangers_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A million random addresses make one line and a bounded memory."""
+    clock = FakeClock()
+    hook = LogHook(clock)
+    for number in range(MOST_KINDS + 500):
+        hook(AdmissionEvent(kind=EventKind.REFUSED, tenant=f"address-{number}", reason="queue_full"))
+    with caplog.at_level(logging.INFO, "tidegate"):
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
+    (line,) = caplog.messages
+    assert f"Refused {MOST_KINDS + 500} (others 500, address-" in line
+    assert len(line) < 600
 
 
 def test_the_same_probe_failure_is_told_once_until_the_signal_is_fresh_again(

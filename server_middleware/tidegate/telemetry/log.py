@@ -1,17 +1,17 @@
 """Events as log lines: what an operator wants to read at three in the morning, and no more.
 
 Law of this file: one line a state change; refusals are summed up once in ten seconds, since a line
-for each would be a second flood.
+for each would be a second flood. (At level DEBUG there is one for each.)
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 
-from tidegate.core.decisions import InstanceStatistics
+from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
+from tidegate.telemetry.summary import RefusalSummary, state
 
 logger = logging.getLogger("tidegate")
 
@@ -24,7 +24,8 @@ class LogHook:
     def __init__(self, clock: Callable[[], float], interval_s: float = SUMMARY_INTERVAL_S) -> None:
         self._clock = clock
         self._interval_s = interval_s
-        self._refused: Counter[tuple[str, str]] = Counter()
+        self._refused = RefusalSummary()
+        self._statistics: Statistics | None = None  # of the last tick
         self._summary_due_at = clock()
         self._probe_failures: dict[str, str] = {}
         self._disputed: set[str] = set()  # engines whose capacity has been said to be in dispute
@@ -46,9 +47,20 @@ class LogHook:
             writer(event)
 
     def _on_refused(self, event: AdmissionEvent) -> None:
-        self._refused[event.priority_class or "unknown", event.reason] += 1
+        self._refused.take(event)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(
+                "Refused %s (class %s): %s after %.3f s, retry after %s s; %s",
+                event.tenant or "unknown",
+                event.priority_class or "unknown",
+                event.reason,
+                event.waited_s,
+                "no" if event.retry_after_s is None else f"{event.retry_after_s:.3f}",
+                state(self._statistics or Statistics(is_open=True)),
+            )
 
     def _on_tick(self, event: AdmissionEvent) -> None:
+        self._statistics = event.statistics
         for instance in event.statistics.instances if event.statistics else ():
             if instance.capacity_disputed != (instance.name in self._disputed):
                 self._on_dispute(instance)
@@ -56,15 +68,7 @@ class LogHook:
         if not self._refused or now < self._summary_due_at:
             return
         self._summary_due_at = now + self._interval_s
-        parts = ", ".join(
-            f"{name} {reason}: {count}" for (name, reason), count in self._refused.most_common()
-        )
-        queued = event.statistics.queued if event.statistics else 0
-        running = event.statistics.running if event.statistics else 0
-        logger.warning(
-            "Refused %d (%s); running %d, queued %d.", self._refused.total(), parts, running, queued
-        )
-        self._refused.clear()
+        logger.warning("%s", self._refused.line(event.statistics))
 
     def _on_dispute(self, instance: InstanceStatistics) -> None:
         self._disputed ^= {instance.name}
