@@ -55,7 +55,7 @@ class Intake:
         flow.band.seen_at = now
         reason = self._signal_reason(_ANY, now)
         if reason is None and tenant.quota is not None:
-            shortfall = tenant.quota.peek(tenant.usual_cost, now)
+            shortfall = tenant.quota.peek(max(1.0, tenant.usual_cost), now)
             if shortfall is not None:
                 return books.refusals.quota(0, shortfall)
         reason = reason or books.room.is_full_for(flow)
@@ -89,6 +89,8 @@ class Intake:
             if shortfall is not None:
                 return books.refusals.quota(ask.ticket, shortfall)
             cost = quota.chargeable(cost)
+            if not flow.tenant.usual_cost:
+                flow.tenant.usual_cost = cost
         return self._seat(ask, flow, quantile, cost, latest_start_at, slot, now)
 
     def _seat(

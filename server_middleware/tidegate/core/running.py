@@ -27,7 +27,6 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # of the virtual token counter
 ESTIMATE_EVERY_S = 0.1
 INFERRED_PACE = 1 / 1.1  # of the engine's: an answer that shows nothing must not be taken for finished
 PREDICT_EVERY_TOKENS = 16.0  # a prediction is conditioned on what has been generated since
-COST_RATE = 0.1
 
 
 class Running:
@@ -231,7 +230,7 @@ class Running:
         if has_done_nothing and settlement.prompt_tokens is None:
             used = 0.0
         quota.settle(0.0, used - lease.charged_tokens, now)
-        flow.tenant.usual_cost += COST_RATE * (used - flow.tenant.usual_cost)
+        flow.tenant.note_cost(used)
 
     def _learn(self, lease: Lease, instance: Instance, settlement: Settlement, now: float) -> None:
         ask = lease.ask

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidegate.core.fair_queue import Flow
 
 OVERFLOW = "(overflow)"
+COST_RATE = 0.1  # of the usual cost, per request
 SCAN = 16  # oldest records looked at for one that may be forgotten
 SESSION_MEMORY = 10_000
 SESSION_S = 300.0  # a conversation is under way this long after its last answer
@@ -32,8 +33,15 @@ class Tenant:
     quota: Quota | None
     queued: int = 0
     running: int = 0
-    usual_cost: float = 1.0  # tokens of an average request
+    usual_cost: float = 0.0  # tokens of an average request; 0 before the first, then its estimate
+    has_settled: bool = False
     flows: dict[str, Flow] = field(default_factory=dict)
+
+    def note_cost(self, tokens: float) -> None:
+        """What a request has cost; a caller refused before its body is read is told a wait for this much."""
+        rate = COST_RATE if self.has_settled else 1.0
+        self.usual_cost += rate * (tokens - self.usual_cost)
+        self.has_settled = True
 
     @property
     def is_at_cap(self) -> bool:
