@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from tests.server.expositions import page
+from tests.server.expositions.misbehaving import answer, hang, serving
 from tests.server.test_probes_sglang import BUSY, snapshot
+from tidegate.core.reading import Reading
 from tidegate.probes import Probe, ProbeError, ProbeGroup
 from tidegate.probes.auto import find_probe
 from tidegate.probes.options import ProbeOptions
 from tidegate.probes.prometheus_http import PrometheusHttpProbe
+from tidegate.probes.protocol import as_readings, close
 from tidegate.probes.registry import RegistryProbe
 from tidegate.probes.sglang import SglangLoadsProbe, SglangSnapshotProbe
 from tidegate.probes.shared_memory import SharedLevelProbe
@@ -158,3 +163,46 @@ def test_what_is_configured_is_obeyed(
     assert isinstance(probe, kind)
     assert words in why
     assert ("probe.source" in why) == ("source" in options)
+
+
+async def read(url: str, **options: Any) -> list[Reading]:
+    """Read a page as these options say."""
+    probe, _ = find_probe(ProbeOptions(urls=(url,), **{"read_models": False, **options}))
+    try:
+        return as_readings(await probe.read())
+    finally:
+        await close(probe)
+
+
+@pytest.mark.parametrize("source", ["prometheus", "sglang"])
+async def test_token_and_headers_are_sent(source: str) -> None:
+    """A protected page is opened by what is configured."""
+    async with serving(answer(page("vllm_0.32.0"))) as server:
+        with contextlib.suppress(ProbeError):  # of the page; what was asked is the matter
+            await read(server.url, source=source, bearer_token="t0ken", headers={"X-Scope": "gpu"})
+    (head,) = {request.lower() for request in server.requests}
+    assert "authorization: bearer t0ken" in head
+    assert "x-scope: gpu" in head
+
+
+async def test_bounds_reach_the_fetch() -> None:
+    """The size and the time that were configured, not the defaults."""
+    async with serving(answer(page("vllm_0.32.0"))) as server:
+        with pytest.raises(ProbeError, match="larger than 1024 bytes"):
+            await read(server.url, max_bytes=1024)
+    async with serving(hang) as server:
+        with pytest.raises(ProbeError, match=r"within 0\.1 s"):
+            await read(server.url, timeout_s=0.1)
+
+
+async def test_names_ranks_and_models_reach_the_probe() -> None:
+    """Figures placed elsewhere, engines apart or fused, and the context limit asked for or not."""
+    async with serving(answer(page("vllm_0.32.0_dp2"))) as server:
+        apart = await read(server.url, names={"max_model_tokens": "vllm:cache_config_info@block_size"})
+        fused = await read(server.url, per_engine=False)
+        assert len(server.requests) == 2
+        await read(server.url, read_models=True)
+    assert [reading.max_model_tokens for reading in apart] == [16, 16]
+    assert [reading.instance.partition("#")[2] for reading in apart] == ["0", "1"]
+    assert len(fused) == 1
+    assert "GET /v1/models" in server.requests[-1]
