@@ -22,7 +22,7 @@ from tidegate.probes.prometheus_http import PrometheusHttpProbe
 from tidegate.probes.protocol import as_readings, close
 from tidegate.probes.registry import RegistryProbe
 from tidegate.probes.sglang import SglangLoadsProbe, SglangSnapshotProbe
-from tidegate.probes.shared_memory import SharedLevelProbe
+from tidegate.probes.shared_memory import SharedLevelProbe, SharedLevelWriter
 
 
 def find(tmp_path: Path, options: dict[str, Any] | None = None, **around: Any) -> tuple[Probe, str]:
@@ -206,3 +206,15 @@ async def test_names_ranks_and_models_reach_the_probe() -> None:
     assert [reading.instance.partition("#")[2] for reading in apart] == ["0", "1"]
     assert len(fused) == 1
     assert "GET /v1/models" in server.requests[-1]
+
+
+async def test_the_age_allowed_to_a_shared_level_is_the_configured_one(tmp_path: Path) -> None:
+    """`stale_after_s` is when a silent writer becomes a failure."""
+    with SharedLevelWriter(tmp_path / "level", clock=lambda: time.monotonic() - 8.0) as writer:
+        writer.write_level(0.5)
+        for allowed_s, is_read in ((20.0, True), (5.0, False)):
+            options = ProbeOptions(source="shared_memory", path=str(writer.path), stale_after_s=allowed_s)
+            probe, _ = find_probe(options)
+            with contextlib.nullcontext() if is_read else pytest.raises(ProbeError, match="silent"):
+                assert [reading.kv_usage for reading in as_readings(await probe.read())] == [0.5]
+            await close(probe)
