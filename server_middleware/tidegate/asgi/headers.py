@@ -33,7 +33,8 @@ _FINAL = (Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST)
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_WAIT = (b"server-timing", b"tidegate;dur=0.0")
 _RETRY = (b"x-should-retry", b"true")
-_UNITS = {"queue": "concurrent-requests", "tenant-queue": "concurrent-requests", "requests": "requests"}
+_UNITS = {"requests": ("qu", "requests"), "tokens": ("tidegate-unit", "tokens")}
+_SEATS = ("qu", "concurrent-requests")
 
 
 def bound_name(reason: Reason) -> str:
@@ -93,7 +94,7 @@ def refusal_headers(
             (b"x-ratelimit-reset", b"%d" % _ceil(wall_now_s + reset_after_s)),
         ]
         if send_policy:
-            unit = ("qu", _UNITS[name]) if name in _UNITS else ("tidegate-unit", "kv-tokens")
+            unit = _UNITS.get(name, _SEATS)
             headers.append((b"ratelimit-policy", _list(name, ("q", limit), unit)))
     return headers
 
