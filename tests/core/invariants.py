@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tidegate.core.decisions import Admit, Queued, Refuse, Step
-from tidegate.core.fair_queue import Waiter
+from tidegate.core.dispatch import Choice
 from tidegate.core.gate import Gate
 from tidegate.core.instance import Instance, Verdict
 from tidegate.core.ledger import Lease
@@ -50,7 +50,8 @@ class Watch:
         self._start = running.start
         running.start = self._checked_start  # type: ignore[method-assign]
 
-    def _checked_start(self, waiter: Waiter, instance: Instance, waited_s: float, now: float) -> Lease:
+    def _checked_start(self, choice: Choice, waited_s: float, now: float) -> Lease:
+        waiter, instance = choice.waiter, choice.instance
         was_alone = not instance.ledger.leases
         books = self.gate._books
         ceilings = {books.dispatcher.ceiling(waiter.flow.band, now)}
@@ -64,7 +65,7 @@ class Watch:
         is_open = state not in (State.BLIND, State.FROZEN) or self.gate.options.signal.on_blind == "local"
         limits = [instance.limit(ceiling, now) for ceiling in ceilings]
         limit = max((limit for limit in limits if limit is not None), default=None)
-        lease = self._start(waiter, instance, waited_s, now)
+        lease = self._start(choice, waited_s, now)
         self.grants_checked += 1
         assert now <= waiter.latest_start_at, "granted after its deadline"
         if limit is not None and not was_alone and is_open:
@@ -167,7 +168,7 @@ class Watch:
                 kinds = LengthModel.kinds(head.ask.length_key, head.ask.max_output_tokens)
                 ceiling = dispatcher.ceiling(band, now)
                 placed = books.pool.place(head.ask, kinds, head.quantile, ceiling, now)
-                assert placed[0] is not Verdict.FITS, "the head fits and still waits"
+                assert placed.verdict is not Verdict.FITS, "the head fits and still waits"
             return
 
 

@@ -36,8 +36,25 @@ class Cycle:
         self._look_at: float | None = None
         self.blocked_by: Verdict | None = None
 
+    def start_at_once(self, waiter: Waiter, cancelled: tuple[int, ...], now: float) -> Step | None:
+        """The whole cycle for an arrival that finds nobody waiting and fits; `None` where it must be seated.
+
+        It goes through without a seat, and leaves behind what it would have left behind.
+        """
+        flow = waiter.flow
+        if len(self._books.queue) or flow.tenant.is_at_cap or flow.turns or waiter.ask.end_user is not None:
+            return None
+        choice = self._books.dispatcher.at_once(waiter, now)
+        if choice is None:
+            return None
+        self._books.queue.pass_through(waiter)
+        return Step(decision=self._admit(choice, 0.0, now), cancelled=cancelled)
+
     def run(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None = None) -> Step:
         """Bring the queue to rest; `arrival` is the waiter just seated, whose decision is wanted."""
+        if not len(self._books.queue) and self.blocked_by is None:  # nothing waits, and nothing did
+            self._rest(now)
+            return Step(effects.decision, (), tuple(effects.refusals), tuple(effects.cancelled))
         for waiter in self._books.queue.expired(now):
             self.turn_away(waiter, Reason.WAIT_EXPIRED, effects, now, uniform)
         if self.blocked_by is not None:
@@ -83,17 +100,14 @@ class Cycle:
         self.blocked_by = self._books.dispatcher.blocked_by if len(self._books.queue) else None
 
     def _start(self, choice: Choice, now: float) -> Admit:
-        waiter, instance = choice.waiter, choice.instance
+        waiter = choice.waiter
         self._books.dispatcher.started(choice)
         self._books.queue.remove(waiter.ask.ticket)
-        waited_s = max(0.0, now - waiter.seated_at)
-        lease = self._books.running.start(waiter, instance, waited_s, now)
-        return Admit(
-            ticket=waiter.ask.ticket,
-            instance=instance.name,
-            waited_s=waited_s,
-            predicted_output_tokens=lease.predicted * lease.sequences,
-        )
+        return self._admit(choice, max(0.0, now - waiter.seated_at), now)
+
+    def _admit(self, choice: Choice, waited_s: float, now: float) -> Admit:
+        lease = self._books.running.start(choice, waited_s, now)
+        return Admit(lease.ask.ticket, lease.instance, waited_s, lease.predicted * lease.sequences)
 
     def _make_room(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None) -> bool:
         if arrival is None or arrival.ask.ticket not in self._books.queue.waiters:
@@ -142,8 +156,7 @@ class Cycle:
     def _plan_look(self, now: float, uniform: Uniform, *, has_granted: bool) -> bool:
         """When to look again while somebody waits; a look at a full engine wants a fresh reading."""
         if not len(self._books.queue):
-            self._look_at = None
-            self._backoff.reset()
+            self._rest(now)
             return False
         if has_granted:
             self._backoff.reset()
@@ -151,6 +164,12 @@ class Cycle:
             return False
         self._look_at = now + self._backoff.next_wait_s(uniform)
         return self.blocked_by in (Verdict.LEVEL, Verdict.ENGINE_QUEUE)
+
+    def _rest(self, now: float) -> None:
+        """Nobody waits: there is no next look, and the next run of looks begins at the base."""
+        self._look_at = None
+        self._backoff.reset()
+        self._books.rate.tick(now, is_loaded=False)
 
     def _wake_at(self, now: float) -> float | None:
         if not len(self._books.queue):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from tidegate.core.fair_queue import Band, FairQueue, Waiter
 from tidegate.core.instance import Ceiling, Instance, Verdict
-from tidegate.core.lengths import LengthModel
 from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.pool import Pool
@@ -27,13 +26,15 @@ PASSER_QUANTILE = 0.95  # who passes is judged by a long answer: choosing the ho
 
 
 class Choice(NamedTuple):
-    """A waiter and where it stands: free to start, or what holds it."""
+    """A waiter, the ceiling at which it was judged, and where it stands."""
 
     waiter: Waiter
+    ceiling: Ceiling
     verdict: Verdict
     instance: Instance
     demand: Demand
-    ceiling: Ceiling
+    quantile: float
+    predicted: float  # output tokens per sequence, at this quantile
 
 
 class Dispatcher:
@@ -47,16 +48,27 @@ class Dispatcher:
         self._scanned_at = float("-inf")
         self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
         shares = [option.kv_ceiling for option in options.classes]
-        self._has_reserve = min(shares) < max(shares)
+        has_reserve = min(shares) < max(shares)
         self.top = Ceiling(max(shares))
+        self._lowered = [Ceiling(share, is_lowered=True) for share in shares]
+        self._lent = [Ceiling(max(shares), is_top=has_reserve and share == max(shares)) for share in shares]
+        self._above = [[band for band in queue.bands if band.options.kv_ceiling > share] for share in shares]
 
     def ceiling(self, band: Band, now: float) -> Ceiling:
         """A class's own share of the capacity, or the top one while nobody needs the reserve."""
-        own = band.options.kv_ceiling
-        for other in self._queue.bands:
-            if other.options.kv_ceiling > own and (other.running or now - other.seen_at <= RESERVE_S):
-                return Ceiling(own, is_lowered=True)
-        return Ceiling(self.top.share, is_top=self._has_reserve and own >= self.top.share)
+        for other in self._above[band.rank]:
+            if other.running or now - other.seen_at <= RESERVE_S:
+                return self._lowered[band.rank]
+        return self._lent[band.rank]
+
+    def at_once(self, waiter: Waiter, now: float) -> Choice | None:
+        """The only one there is, if it may start; what `next` would say of it, for less."""
+        self._overdue = None
+        choice = self._judge(waiter, waiter.quantile, self.ceiling(waiter.flow.band, now), now)
+        if choice.verdict is not Verdict.FITS:
+            return None
+        self._count(choice)
+        return choice
 
     def next(self, now: float) -> Choice | None:
         """The request to start now, `None` if nobody may."""
@@ -81,13 +93,16 @@ class Dispatcher:
     def started(self, choice: Choice) -> None:
         """Count a dispatch: against the other classes' patience, and the heads it passed."""
         waiter = choice.waiter
-        for band in self._queue.bands:
-            band.since_served += 1
-        waiter.flow.band.since_served = 0
+        self._count(choice)
         for band in self._queue.bands[: waiter.flow.band.rank + 1]:
             head = band.head()
             if head is not None and head is not waiter and head.blocked_since is not None:
                 head.passes += 1
+
+    def _count(self, choice: Choice) -> None:
+        for band in self._queue.bands:
+            band.since_served += 1
+        choice.waiter.flow.band.since_served = 0
 
     def next_overdue_at(self, now: float) -> float | None:
         """When the next class becomes overdue, and may then be judged at the top ceiling."""
@@ -156,9 +171,8 @@ class Dispatcher:
         return now - since <= bounds.max_pass_s
 
     def _judge(self, waiter: Waiter, quantile: float, ceiling: Ceiling, now: float) -> Choice:
-        kinds = LengthModel.kinds(waiter.ask.length_key, waiter.ask.max_output_tokens)
-        placed = self._pool.place(waiter.ask, kinds, quantile, ceiling, now)
-        return Choice(waiter, *placed, ceiling)
+        placement = self._pool.place(waiter.ask, waiter.kinds, quantile, ceiling, now)
+        return Choice(waiter, ceiling, *placement)
 
     def _may_pass(self, choice: Choice, head: Choice, now: float) -> bool:
         """Whether it may start before this blocked head."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidegate.core.decisions import Ask
+from tidegate.core.lengths import Kinds
 from tidegate.core.options import ClassOptions, QueueOptions
 from tidegate.core.tenants import Tenant
 from tidegate.core.turns import Turns
@@ -34,6 +35,7 @@ class Waiter:
     arrived_at: float
     seated_at: float
     latest_start_at: float
+    kinds: Kinds
     quantile: float
     charged_tokens: float
     is_returning: bool = False
@@ -256,6 +258,11 @@ class FairQueue:
             band.schedule(flow)
         band.note_load(flow)
         band.note_activity(flow)
+
+    def pass_through(self, waiter: Waiter) -> None:
+        """What taking a seat and leaving it at once does to the tenant's turn, while nobody waits."""
+        flow = waiter.flow
+        flow.counter = max(flow.counter, flow.band.floor)
 
     def remove(self, ticket: int) -> Waiter | None:
         """Leave the room; O(1) apart from bookkeeping of the tenant's turn."""

@@ -73,6 +73,9 @@ class Gate:
         outcome = self._intake.judge(ask, self._now, uniform)
         if isinstance(outcome, Refuse):
             return self._cycle.run(Effects(decision=outcome), self._now, uniform)
+        step = self._cycle.start_at_once(outcome.waiter, outcome.superseded, self._now)
+        if step is not None:
+            return step
         self._books.queue.push(outcome.waiter)
         return self._cycle.run(
             Effects(cancelled=list(outcome.superseded)), self._now, uniform, arrival=outcome.waiter
@@ -127,7 +130,7 @@ class Gate:
         effects = Effects()
         if any(reading.asleep for reading in readings):
             for waiter in list(self._books.queue.waiters.values()):
-                if self._books.pool.is_asleep(waiter.ask, self._now):
+                if self._books.pool.is_asleep(waiter.ask):
                     self._cycle.turn_away(waiter, Reason.ASLEEP, effects, self._now, uniform)
         return self._cycle.run(effects, self._now, uniform)
 

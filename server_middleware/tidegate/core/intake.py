@@ -122,6 +122,7 @@ class Intake:
             arrived_at=arrived_at,
             seated_at=now,
             latest_start_at=latest_start_at,
+            kinds=LengthModel.kinds(ask.length_key, ask.max_output_tokens),
             quantile=quantile,
             charged_tokens=cost,
             is_returning=slot is not None,
@@ -143,7 +144,7 @@ class Intake:
         return None
 
     def _signal_reason(self, ask: Ask, now: float) -> Reason | None:
-        if self._books.pool.is_asleep(ask, now):
+        if self._books.pool.is_asleep(ask):
             return Reason.ASLEEP
         return Reason.KV_BLIND if self._books.pool.is_shut(ask, now) else None
 
@@ -183,7 +184,7 @@ class Intake:
         dispatcher = self._books.dispatcher
         ceiling = dispatcher.ceiling(flow.band, now)
         placed = self._books.pool.place(ask, kinds, quantile, ceiling, now)
-        return placed[0] is Verdict.FITS
+        return placed.verdict is Verdict.FITS
 
     def _cost(self, ask: Ask, quantile: float) -> float:
         """Tokens charged to the quota: the prompt and the predicted answer."""

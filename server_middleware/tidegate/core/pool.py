@@ -8,6 +8,7 @@ chooses, the least loaded instance that fits is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidegate.core import ranks
 from tidegate.core.decisions import Ask
@@ -31,6 +32,16 @@ _EASIER_FIRST = (
 )
 
 
+class Placement(NamedTuple):
+    """Where a request stands: free to start there, or what holds it."""
+
+    verdict: Verdict
+    instance: Instance
+    demand: Demand
+    quantile: float
+    predicted: float  # output tokens per sequence, at this quantile
+
+
 class Pool:
     """Instances by name."""
 
@@ -38,12 +49,14 @@ class Pool:
         self._options = options
         self._lengths = lengths
         self.by_name: dict[str, Instance] = {DEFAULT: Instance(DEFAULT, options)}
+        self._spoken: list[Instance] | None = None  # those a reading has told of; `None`: look again
 
     def named(self, name: str) -> Instance:
         """The instance of this name, made on first sight."""
         instance = self.by_name.get(name)
         if instance is None:
             instance = self.by_name[name] = Instance(name, self._options)
+            self._spoken = None
         return instance
 
     def observe(self, readings: Sequence[Reading], now: float) -> None:
@@ -54,49 +67,49 @@ class Pool:
             instance.lengths_known = known
             instance.observe(reading, now)
         self._forget(now)
+        self._spoken = None
 
     def candidates(self, ask: Ask) -> list[Instance]:
         """Where this request may run."""
         if ask.instance is not None and not ask.instance.startswith(ranks.MARK):
             return [self.named(ask.instance)]
-        spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
-        if ask.instance is not None:
-            spoken = ranks.of_rank(spoken, ask.instance) or spoken
-        return spoken or [self.by_name.get(DEFAULT) or self.named(DEFAULT)]
+        spoken = self._spoken
+        if spoken is None:
+            spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
+            spoken = self._spoken = spoken or [self.named(DEFAULT)]
+        return spoken if ask.instance is None else ranks.of_rank(spoken, ask.instance) or spoken
 
-    def place(
-        self, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float
-    ) -> tuple[Verdict, Instance, Demand]:
+    def place(self, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float) -> Placement:
         """The least loaded instance where it fits, or the one whose refusal is the most hopeful."""
-        best: tuple[tuple[int, float], Verdict, Instance, Demand] | None = None
-        for instance in self.candidates(ask):
-            demand = self.demand(ask, kinds, quantile, instance)
-            verdict = instance.verdict(demand, ask.prompt_tokens, ceiling, now)
-            rank = 0 if verdict is Verdict.FITS else 1 + _EASIER_FIRST.index(verdict)
-            load = instance.ledger.held_tokens() / (instance.capacity or 1.0)
-            if best is None or (rank, load) < best[0]:
-                best = ((rank, load), verdict, instance, demand)
-        if best is None:  # pragma: no cover - candidates are never empty
-            raise RuntimeError("no instance to place on")
-        return best[1:]
+        candidates = self.candidates(ask)
+        if len(candidates) == 1:
+            return self._place_on(candidates[0], ask, kinds, quantile, ceiling, now)
+        placements = [self._place_on(item, ask, kinds, quantile, ceiling, now) for item in candidates]
+        return min(placements, key=_hopefulness)
+
+    def _place_on(
+        self, instance: Instance, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float
+    ) -> Placement:
+        """What it would hold at once and generate there; an unread prompt is never discounted."""
+        prompt = ask.prompt_tokens
+        held = max(1.0, instance.calibration.share(ask.tenant)) * prompt
+        held += ask.sequences * instance.block_tokens / 2
+        predicted = left = self.predict(ask, kinds, quantile, instance)
+        if ask.generates:
+            left += instance.lag_tokens(prompt)
+        demand = Demand(held, left, ask.sequences)
+        verdict = instance.verdict(demand, prompt, ceiling, now)
+        return Placement(verdict, instance, demand, quantile, predicted)
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
         """Output tokens per sequence, clamped to what remains of the context and of the capacity."""
         if not ask.generates:
             return 0.0
         total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
-        bounds = [instance.context_limit, instance.capacity]
-        rooms = [bound - ask.prompt_tokens for bound in bounds if bound is not None]
-        return max(1.0, min([total, *rooms]))
-
-    def demand(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> Demand:
-        """What it would hold at once and generate; an unread prompt is never discounted."""
-        pad = ask.sequences * instance.block_tokens / 2
-        share = max(1.0, instance.calibration.share(ask.tenant))
-        if not ask.generates:
-            return Demand(share * ask.prompt_tokens + pad, 0.0, ask.sequences)
-        left = self.predict(ask, kinds, quantile, instance) + instance.lag_tokens(ask.prompt_tokens)
-        return Demand(share * ask.prompt_tokens + pad, left, ask.sequences)
+        for bound in (instance.context_limit, instance.capacity):
+            if bound is not None:
+                total = min(total, bound - ask.prompt_tokens)
+        return max(1.0, total)
 
     def never_fits(self, ask: Ask) -> str | None:
         """Why the certain part of this prompt can run nowhere, in English; `None` if it may.
@@ -119,9 +132,13 @@ class Pool:
                 return None
         return reasons[0]
 
-    def is_asleep(self, ask: Ask, now: float) -> bool:
+    def is_asleep(self, ask: Ask) -> bool:
         """Whether every instance it may run on sleeps."""
-        return all(item.state(now) is State.ASLEEP for item in self.candidates(ask))
+        for instance in self.candidates(ask):
+            reading = instance.signal.reading
+            if reading is None or not reading.asleep:
+                return False
+        return True
 
     def is_shut(self, ask: Ask, now: float) -> bool:
         """Whether there is no signal and the policy is to stay closed then."""
@@ -150,3 +167,10 @@ class Pool:
             has_gone = age_s is None or age_s > after_s or len(self.by_name) > MAX_INSTANCES
             if has_gone and not instance.ledger.leases and len(self.by_name) > 1:
                 del self.by_name[name]
+
+
+def _hopefulness(placement: Placement) -> tuple[int, float]:
+    """Less is better: fitting, then the bound that eases first, then the load."""
+    verdict, instance = placement.verdict, placement.instance
+    rank = 0 if verdict is Verdict.FITS else 1 + _EASIER_FIRST.index(verdict)
+    return rank, instance.ledger.held_tokens() / (instance.capacity or 1.0)

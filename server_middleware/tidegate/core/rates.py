@@ -34,9 +34,10 @@ class ServiceRate:
 
     def tick(self, now: float, *, is_loaded: bool) -> None:
         """Account for the time since the last call, then note whether work waits from now on."""
-        elapsed_s = max(0.0, now - self._at)
-        self._at = max(self._at, now)
-        if self._is_loaded and elapsed_s:
+        elapsed_s = now - self._at
+        if elapsed_s > 0:
+            self._at = now
+        if self._is_loaded and elapsed_s > 0:
             kept = math.exp(-elapsed_s / TAU_S)
             self._completions *= kept
             self._loaded_s = self._loaded_s * kept + TAU_S * (1 - kept)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from tidegate.core import ranks
 from tidegate.core.decisions import Ask, Ending, Settlement
-from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.dispatch import Choice
+from tidegate.core.fair_queue import Flow
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
@@ -56,11 +57,12 @@ class Running:
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._places
 
-    def start(self, waiter: Waiter, instance: Instance, waited_s: float, now: float) -> Lease:
+    def start(self, choice: Choice, waited_s: float, now: float) -> Lease:
         """Charge a lease to the ledger and to the tenant's turn."""
-        ask, flow, quantile = waiter.ask, waiter.flow, waiter.quantile
-        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
-        predicted = self._pool.predict(ask, kinds, quantile, instance)
+        waiter, instance, predicted = choice.waiter, choice.instance, choice.predicted
+        ask, flow, quantile, kinds = waiter.ask, waiter.flow, waiter.quantile, waiter.kinds
+        if choice.quantile != quantile:  # it was judged by a longer answer than is expected of it
+            predicted = self._pool.predict(ask, kinds, quantile, instance)
         lease = Lease(
             ask=ask,
             instance=instance.name,
@@ -81,8 +83,8 @@ class Running:
         if ask.generates:
             self._lengths.begin(kinds, ask.ticket, lease)
         self._places[ask.ticket] = (lease, instance, flow)
-        key = key_of(ask)
-        if key is not None and ask.is_keyed:
+        key = key_of(ask) if ask.is_keyed else None
+        if key is not None:
             self._keyed.setdefault(key, []).append(ask.ticket)
         flow.running += 1
         flow.band.running += 1
@@ -102,8 +104,8 @@ class Running:
             return False
         lease, instance, flow = place
         instance.end(ticket, now)
-        key = key_of(lease.ask)
-        if key is not None and lease.ask.is_keyed:
+        key = key_of(lease.ask) if lease.ask.is_keyed else None
+        if key is not None:
             self._keyed[key].remove(ticket)
             if not self._keyed[key]:
                 del self._keyed[key]
@@ -163,10 +165,10 @@ class Running:
 
     def superseded_by(self, ask: Ask, now: float) -> Lease | None:
         """The earlier attempt of this very request, where nobody waits for its answer any more."""
-        key = key_of(ask)
-        if not ask.is_keyed or key is None or ask.digest is None:
+        if not ask.is_keyed or ask.digest is None:
             return None
-        for ticket in self._keyed.get(key, ()):
+        key = key_of(ask)
+        for ticket in () if key is None else self._keyed.get(key, ()):
             lease = self._places[ticket][0]
             deadline = lease.ask.deadline_at
             has_left = lease.is_caller_gone or (deadline is not None and deadline <= now)
