@@ -9,12 +9,15 @@ above where estimates are too small. It is learnt per tenant by normalised least
 leases a reading has covered, so that the shared prefixes of one tenant do not vouch for the unique
 prompts of another. It rises at once and falls slowly, and only while the engine neither queues nor
 preempts: a share that follows the level freely follows its own effect (figures: docs/theory.md).
+The capacity a level is measured against is the one the engine states, unless its counters gainsay it
+(`capacity.py`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
+from tidegate.core.capacity import StatedCapacity
 from tidegate.core.ledger import Lease, Ledger
 from tidegate.core.options import KvOptions
 from tidegate.core.reading import Reading
@@ -41,6 +44,7 @@ class Calibration:
         self.margin = options.margin
         self.foreign_tokens = 0.0
         self.kp = 1.0  # over all covered leases, weighted by prompt
+        self.stated = StatedCapacity()
         self._learnt_capacity: float | None = None
         self._capacity_samples = 0
         self._preemptions: float | None = None
@@ -58,16 +62,26 @@ class Calibration:
             self._shares[tenant] = min(MOST_SHARE, max(LEAST_SHARE, known / ratio))
 
     @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those with a learnt share."""
+        return tuple(self._shares)
+
+    @property
+    def is_capacity_disputed(self) -> bool:
+        """The engine's counters gainsay the capacity it states, and nobody has set one."""
+        return self._options.capacity_tokens is None and self.stated.is_disputed
+
+    @property
     def learnt_capacity(self) -> float | None:
         """Capacity by our own tokens over the measured level, once it has been seen often enough."""
         return self._learnt_capacity if self._capacity_samples >= CAPACITY_SAMPLES else None
 
     def capacity(self, reading: Reading | None) -> float | None:
-        """Tokens: configured, else as the engine states, else learnt."""
+        """Tokens: configured, else as the engine states and its counters do not gainsay, else learnt."""
         if self._options.capacity_tokens is not None:
             return float(self._options.capacity_tokens)
         if reading is not None and reading.capacity_tokens:
-            return float(reading.capacity_tokens)
+            return self.stated.in_force(float(reading.capacity_tokens))
         return self.learnt_capacity
 
     def learn(self, reading: Reading, ledger: Ledger, elapsed_s: float) -> None:
@@ -75,12 +89,13 @@ class Calibration:
         has_preempted = self._count_preemptions(reading, elapsed_s)
         if reading.kv_usage is None:
             return
-        capacity = self._options.capacity_tokens or reading.capacity_tokens
-        if not capacity:
+        if reading.capacity_tokens:
+            self.stated.take(reading, is_settled=_is_settled(reading, ledger))
+        elif self._options.capacity_tokens is None:
             self._learn_capacity(reading.kv_usage, ledger)
             return
         covered = self._cover(ledger)
-        used = reading.kv_usage * capacity
+        used = reading.kv_usage * (self.capacity(reading) or 0.0)
         is_calm = not has_preempted and not reading.waiting
         self._explain(used, covered, ledger, reading, is_calm, elapsed_s)
         ledger.changed()
@@ -182,3 +197,8 @@ class Calibration:
         rate = 1.0 if known is None else CAPACITY_RATE
         self._learnt_capacity = estimate if known is None else known + rate * (estimate - known)
         self._capacity_samples += 1
+
+
+def _is_settled(reading: Reading, ledger: Ledger) -> bool:
+    """Whether only our requests run, and all of them are past their first token."""
+    return reading.running == ledger.sequences > 0 and ledger.unread_prompt < 1.0

@@ -50,6 +50,9 @@ def instance_statistics(instance: Instance, now: float) -> InstanceStatistics:
         waiting_in_engine=None if reading is None else reading.waiting,
         running_in_engine=None if reading is None else reading.running,
         preemptions=0.0 if reading is None else reading.preemptions or 0.0,
+        stated_capacity_tokens=None if reading is None else reading.capacity_tokens,
+        learnt_capacity_tokens=instance.calibration.stated.learnt or instance.calibration.learnt_capacity,
+        capacity_disputed=instance.calibration.is_capacity_disputed,
     )
 
 
