@@ -100,7 +100,7 @@ async def drive(b: Bed, path: str, headers: list[Any], pieces: list[bytes], leav
 
 
 @given(st.lists(request, min_size=1, max_size=7), st.sampled_from([0.0, 0.99]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_option_in_use_and_anything_at_all(batch: list[dict[str, Any]], level: float) -> None:
     """No 500 of ours, no fault, one whole answer each, and nothing held afterwards."""
 
