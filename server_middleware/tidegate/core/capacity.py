@@ -6,9 +6,9 @@ over many pairs of readings, is the capacity. Estimates of prompts and shared pr
 differs from the stated one where that counts something else, as blocks times their size do in layouts with
 several kinds of blocks.
 
-Where the two are 20 % or more apart the learnt one counts, until they are within 15 % again. Downwards it is
-believed at once, upwards only on four times the evidence: a capacity taken for too large makes the engine
-preempt, one taken for too small costs throughput.
+Where the two are 20 % or more apart, whatever the rounding to whole blocks has done, the learnt one counts,
+until they are within 15 % again. Downwards it is believed soon, upwards only on four times the evidence: a
+capacity taken for too large makes the engine preempt, one taken for too small costs throughput.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 from tidegate.core.reading import Reading
 
 DISPUTED, AGREED = 0.20, 0.15  # of the stated capacity; in between, what held before holds
-LEAST_RISE = 0.01  # of the level in one pair: less is mostly the rounding to whole blocks
-ENOUGH_RISE = 0.10  # of the level in all pairs ...
-ENOUGH_PAIRS = 4.0  # ... and so many, until something is said
-UPWARDS = 4.0  # times both
+LEAST_RISE = 0.01  # of the level in one pair
+ENOUGH_RISE = 0.10  # of the level in all pairs, until something is said ...
+UPWARDS = 4.0  # ... times that, until a larger capacity is believed
 MEMORY = 0.98  # of the sums, per pair: some fifty pairs
+USUAL_BLOCK_TOKENS = 16
 
 
 class StatedCapacity:
@@ -30,12 +30,16 @@ class StatedCapacity:
         self.is_disputed = False
         self._last: Reading | None = None
         self._from: Reading | None = None  # where the present pair begins
-        self._generated = self._risen = self._pairs = 0.0
+        self._is_first = True  # of the pairs that follow each other without a break
+        self._generated = self._risen = 0.0
+        self._rounding = (
+            0.0  # what of the rise may be rounding: a block of each sequence, once in a row of pairs
+        )
 
     @property
     def learnt(self) -> float | None:
         """The capacity by level and output, `None` until there is enough to go by."""
-        return self._generated / self._risen if self._has_seen(1.0) else None
+        return self._generated / self._risen if self._risen >= ENOUGH_RISE else None
 
     def in_force(self, stated: float) -> float:
         """The capacity to go by."""
@@ -52,7 +56,7 @@ class StatedCapacity:
         if last is None or not is_settled or not _same_requests(last, reading):
             self._from = None
         elif self._from is None:
-            self._from = reading if _risen(last, reading) > 0 else None
+            self._from, self._is_first = (reading if _risen(last, reading) > 0 else None), True
         elif _risen(self._from, reading) >= LEAST_RISE:
             self._count(self._from, reading)
             self._from = reading
@@ -61,21 +65,31 @@ class StatedCapacity:
         generated = (after.generation_tokens or 0.0) - (before.generation_tokens or 0.0)
         self._generated = MEMORY * self._generated + generated
         self._risen = MEMORY * self._risen + _risen(before, after)
-        self._pairs = MEMORY * self._pairs + 1.0
-        learnt, stated = self.learnt, after.capacity_tokens
+        self._rounding = MEMORY * self._rounding + (_rounding(after) if self._is_first else 0.0)
+        self._is_first = False
+        self._judge(after.capacity_tokens)
+
+    def _judge(self, stated: int | None) -> None:
+        learnt = self.learnt
         if learnt is None or not stated:
             self.is_disputed = False
-            return
-        apart = learnt / stated - 1.0
-        limit = AGREED if self.is_disputed else DISPUTED
-        self.is_disputed = apart <= -limit or (apart >= limit and self._has_seen(UPWARDS))
-
-    def _has_seen(self, times: float) -> bool:
-        return self._risen >= times * ENOUGH_RISE and self._pairs >= times * ENOUGH_PAIRS
+        elif self.is_disputed:
+            self.is_disputed = abs(learnt / stated - 1.0) > AGREED
+        else:
+            least, most = self._risen - self._rounding, self._risen + self._rounding
+            is_less = self._generated <= (1.0 - DISPUTED) * stated * least
+            is_more = self._generated >= (1.0 + DISPUTED) * stated * most
+            self.is_disputed = is_less or (is_more and self._risen >= UPWARDS * ENOUGH_RISE)
 
 
 def _risen(before: Reading, after: Reading) -> float:
     return (after.kv_usage or 0.0) - (before.kv_usage or 0.0)
+
+
+def _rounding(reading: Reading) -> float:
+    """A block of each sequence, as a share of the capacity."""
+    blocks = (reading.running or 0) * (reading.block_tokens or USUAL_BLOCK_TOKENS)
+    return blocks / reading.capacity_tokens if reading.capacity_tokens else 0.0
 
 
 def _same_requests(before: Reading, after: Reading) -> bool:
