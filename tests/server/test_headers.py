@@ -81,6 +81,7 @@ def test_queue_full_line_by_line() -> None:
         "ratelimit": '"queue";r=0;t=3',
         "cache-control": "no-store",
         "x-should-retry": "true",
+        "tidegate-reason": "queue_full",
         "x-ratelimit-limit": "64",
         "x-ratelimit-remaining": "0",
         "x-ratelimit-reset": "1795954899",
@@ -102,7 +103,11 @@ def test_limits_can_be_hidden_and_policy_is_opt_in() -> None:
 def test_final_refusals_never_ask_to_come_back(reason: Reason, wait_s: float | None) -> None:
     """Permanent and superseded: no Retry-After, and SDKs that would retry are told not to (case L7)."""
     fields = written(Refuse(ticket=1, reason=reason, scope="request", retry_after_s=wait_s, limit=5))
-    assert fields == {"cache-control": "no-store", "x-should-retry": "false"}
+    assert fields == {
+        "cache-control": "no-store",
+        "x-should-retry": "false",
+        "tidegate-reason": reason.value,
+    }
 
 
 @pytest.mark.parametrize("wait_s", [math.inf, math.nan, 1e300, -5.0])

@@ -18,14 +18,12 @@ from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keepalive import KeepAliveOptions, KeptStream
 from tidegate.asgi.reading import BytesHeld, NoRoom
-from tidegate.asgi.replies import Replier
+from tidegate.asgi.replies import Replier, problem_reason
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import HeaderList, Scope
 from tidegate.core.decisions import Admit, Ask, Queued, Reason, Refuse
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
-DRAIN_RETRY_AFTER_S = 5.0
-NO_ROOM_RETRY_AFTER_S = 5.0
 TOO_LARGE = "The request body is larger than {bytes} bytes (body.max_bytes)."
 NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or 'x-api-key'."
 
@@ -69,7 +67,7 @@ class Admission:
             Exception: a fault of ours.
         """
         if self.is_draining:
-            raise self._way_out(arrival, _draining())
+            raise self._way_out(arrival, self._room.draining())
         caller = await self._builder.identify(arrival.scope)
         if caller is None:
             raise self._bad_request(401, NO_KEY, arrival)
@@ -174,13 +172,14 @@ class Admission:
             ticket=0,
             reason=Reason.QUEUE_FULL,
             scope="model",
-            retry_after_s=self._room.spread(NO_ROOM_RETRY_AFTER_S),
+            retry_after_s=self._room.unbooked_wait_s(),
         )
 
     def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Exception:
         if self._is_shadow:
             self.say(EventKind.SHADOWED, arrival, reason="bad_request")
             return Bypass()
+        self.say(EventKind.REFUSED, arrival, reason=problem_reason(status))
         return Denied(self._replier.bad_request(status, text, arrival.scope, arrival.route, param))
 
     @property
@@ -240,7 +239,3 @@ class Admission:
             self.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
             return Bypass()
         return self.denied(arrival, refuse)
-
-
-def _draining() -> Refuse:
-    return Refuse(ticket=0, reason=Reason.DRAINING, scope="model", retry_after_s=DRAIN_RETRY_AFTER_S)

@@ -24,6 +24,7 @@ EXPOSED = (
     "X-RateLimit-Reset",
     "X-Should-Retry",
     "X-Request-Id",
+    "Tidegate-Reason",
     "Server-Timing",
 )
 _PLAIN = re.compile(r"[\x21-\x7e]{1,512}")  # an origin is echoed, so it must not hold a line break

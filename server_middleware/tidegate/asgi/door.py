@@ -1,7 +1,8 @@
 """One guarded request from its arrival to its end, whichever end that is.
 
 Law of this file: whatever of ours raises on the way in is the fault policy's; whatever happens after
-the app has been called is the exchange's. No request is answered with a 500 of ours.
+the app has been called is the exchange's. No request is answered with a 500 of ours, and in shadow mode
+none is refused for a fault of ours: nothing but a body that was lost while it was read.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from tidegate.asgi.types import App, Receive, Scope, Send
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.telemetry.events import EventKind
 
-FAULT_RETRY_AFTER_S = 5.0
-
 
 class Door:
     """Lets guarded requests in, one by one."""
@@ -30,6 +29,7 @@ class Door:
         self._around = around
         self._replier = manners.replier
         self._faults = faults
+        self._mode = manners.mode
         self._admission = Admission(around, manners)
         self._exchanges: dict[int, Exchange] = {}
 
@@ -101,10 +101,12 @@ class Door:
             self._faults.record(str(error), error)
 
     async def _past_a_fault(self, arrival: Arrival) -> None:
+        if arrival.is_replayable and self._mode() == "shadow":
+            await self._app(arrival.scope, arrival.receive, arrival.send)
+            return
         if not arrival.is_replayable or not self._faults.try_pass():
-            refuse = Refuse(
-                ticket=0, reason=Reason.GATE_FAULT, scope="model", retry_after_s=FAULT_RETRY_AFTER_S
-            )
+            wait_s = self._around.room.unbooked_wait_s()
+            refuse = Refuse(ticket=0, reason=Reason.GATE_FAULT, scope="model", retry_after_s=wait_s)
             await self._answer(arrival, self._admission.denied(arrival, refuse))
             return
         try:

@@ -62,6 +62,12 @@ def _floor(figure: float) -> int:
     return min(max(math.floor(figure), 0), _LARGEST_INTEGER) if math.isfinite(figure) else 0
 
 
+@lru_cache(maxsize=64)
+def reason_header(reason: str) -> tuple[bytes, bytes]:
+    """The reason code where access logs and proxies see it: they do not read bodies."""
+    return b"tidegate-reason", reason.encode("ascii")
+
+
 def refusal_headers(
     refuse: Refuse, *, wall_now_s: float, expose_limits: bool = True, send_policy: bool = False
 ) -> HeaderList:
@@ -75,7 +81,7 @@ def refusal_headers(
     """
     milliseconds = retry_after_ms(refuse)
     if milliseconds is None:
-        return [_NO_STORE, (b"x-should-retry", b"false")]
+        return [_NO_STORE, (b"x-should-retry", b"false"), reason_header(refuse.reason.value)]
     seconds = -(-milliseconds // 1000)
     reset_after_s = milliseconds / 1000 if refuse.reset_after_s is None else refuse.reset_after_s
     name, remaining = bound_name(refuse.reason), _floor(refuse.remaining)
@@ -85,6 +91,7 @@ def refusal_headers(
         (b"ratelimit", _list(name, ("r", remaining), ("t", min(_ceil(reset_after_s), seconds)))),
         _NO_STORE,
         _RETRY,
+        reason_header(refuse.reason.value),
     ]
     if expose_limits and refuse.limit is not None:
         limit = _ceil(refuse.limit)

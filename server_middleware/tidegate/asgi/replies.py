@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidegate.asgi.bodies import Form, problem_body, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import Cors, CorsOptions
-from tidegate.asgi.headers import preference_applied, refusal_headers, retry_after_ms
+from tidegate.asgi.headers import preference_applied, reason_header, refusal_headers, retry_after_ms
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
 from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
@@ -76,6 +76,11 @@ def refusal_status(reason: Reason, saturation_status: int) -> int:
     return _FIXED_STATUS.get(reason) or (saturation_status if reason in _SATURATION else 429)
 
 
+def problem_reason(status: int) -> str:
+    """The reason code of an answer that is ours but no decision of the gate."""
+    return {401: "invalid_api_key", 408: "body_timeout"}.get(status, "invalid_request")
+
+
 def build_reply(
     refuse: Refuse,
     scope: Scope,
@@ -114,6 +119,7 @@ def build_problem(
     form = _form(status, wishes, route, is_refusal=False)
     body = problem_body(form, text, reason, param)
     lines = [*_first_lines(form, body, wishes), (b"cache-control", b"no-store"), (b"vary", b"Accept")]
+    lines.append(reason_header(reason))
     if status == HTTPStatus.UNAUTHORIZED:
         lines.append((b"www-authenticate", b"Bearer"))
     if status < 500 and status != HTTPStatus.REQUEST_TIMEOUT:
@@ -172,8 +178,9 @@ class Replier:
     ) -> Reply:
         """The answer to a request that is wrong by itself: 400, 401, 408 or 413."""
         cors = self._cors.refusal_headers(scope.get("headers", ()))
-        reason = {401: "invalid_api_key", 408: "body_timeout"}.get(status, "invalid_request")
-        return build_problem(status, text, scope, route, reason=reason, param=param, cors=cors)
+        return build_problem(
+            status, text, scope, route, reason=problem_reason(status), param=param, cors=cors
+        )
 
     async def send(self, reply: Reply, scope: Scope, send: Send) -> None:
         """Sends it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tidegate import processes
-from tidegate.asgi.admission import DRAIN_RETRY_AFTER_S, Manners
+from tidegate.asgi.admission import Manners
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.classify import RouteTable
@@ -166,7 +166,7 @@ class Runtime:
         self.door.drain()
         running = self.statistics().running
         self.hooks(AdmissionEvent(kind=EventKind.DRAINING, detail=f"{running} running."))
-        self.room.drain(DRAIN_RETRY_AFTER_S)
+        self.room.drain()
         self.console.close()
 
     def set_mode(self, mode: Mode, why: str) -> None:

@@ -28,6 +28,8 @@ from tidegate.core.gate import Gate
 from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
 
+UNBOOKED_LEAST_S, UNBOOKED_MOST_S = 5.0, 15.0  # waits of those for whom no slot can be booked
+
 Clock = Callable[[], float]
 Answer = Admit | Refuse
 
@@ -116,9 +118,9 @@ class WaitingRoom:
         """Body bytes held for those who wait."""
         return self.gate.queued_bytes
 
-    def spread(self, wait_s: float) -> float:
-        """A wait of at least this long, spread so that those who are told it do not come back as one."""
-        return wait_s * (1 + self._uniform())
+    def unbooked_wait_s(self) -> float:
+        """A wait without a slot, drawn for each caller so that a whole queue does not come back as one."""
+        return UNBOOKED_LEAST_S + (UNBOOKED_MOST_S - UNBOOKED_LEAST_S) * self._uniform()
 
     def outlook(self, ticket: int) -> tuple[int, float | None] | None:
         """A waiting ticket's position and estimated wait in seconds; `None` when it does not wait.
@@ -167,14 +169,17 @@ class WaitingRoom:
         """A frozen snapshot of the gate."""
         return self.gate.statistics(self._clock())
 
-    def drain(self, retry_after_s: float) -> None:
+    def drain(self) -> None:
         """Refuse everyone who waits, at once, since the server is stopping."""
         for ticket, future in list(self._waiters.items()):
             if not future.done():
-                future.set_result(
-                    Refuse(ticket=ticket, reason=Reason.DRAINING, scope="model", retry_after_s=retry_after_s)
-                )
+                future.set_result(self.draining(ticket))
             self.leave(ticket)
+
+    def draining(self, ticket: int = 0) -> Refuse:
+        """What those are told who come or wait while the server stops."""
+        wait_s = self.unbooked_wait_s()
+        return Refuse(ticket=ticket, reason=Reason.DRAINING, scope="model", retry_after_s=wait_s)
 
     def reset(self) -> None:
         """Start with a fresh gate after a fault; those who wait are failed over to the fault policy."""
