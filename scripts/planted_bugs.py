@@ -141,8 +141,8 @@ BUGS = (
     Bug(
         "promoted-without-end",
         "dispatch.py",
-        "if oldest is None or band.since_served < BETWEEN_PROMOTIONS:",
-        "if oldest is None:",
+        "if band.since_served < BETWEEN_PROMOTIONS:",
+        "if band.since_served < 0:",
     ),
     Bug(
         "overdue-starves",

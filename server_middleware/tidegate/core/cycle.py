@@ -172,15 +172,17 @@ class Cycle:
         self._books.rate.tick(now, is_loaded=False)
 
     def _wake_at(self, now: float) -> float | None:
-        if not len(self._books.queue):
+        if not self._books.queue.waiters:
             return None
-        instants = [
-            self._look_at,
+        wake_at = self._look_at
+        for instant in (
             self._books.queue.next_expiry(),
             self._books.dispatcher.next_overdue_at(now),
             self._books.pool.changes_at(now),
-        ]
-        return min(instant for instant in instants if instant is not None)
+        ):
+            if instant is not None and (wake_at is None or instant < wake_at):
+                wake_at = instant
+        return wake_at
 
 
 def _admits(effects: Effects) -> bool:

@@ -106,12 +106,14 @@ class Dispatcher:
 
     def next_overdue_at(self, now: float) -> float | None:
         """When the next class becomes overdue, and may then be judged at the top ceiling."""
-        instants = []
+        first: float | None = None
         for band in self._queue.bands:
             oldest = band.oldest()
             if oldest is not None:
-                instants.append(oldest.seated_at + band.options.starvation_bound_s)
-        return min((instant for instant in instants if instant > now), default=None)
+                instant = oldest.seated_at + band.starvation_bound_s
+                if instant > now and (first is None or instant < first):
+                    first = instant
+        return first
 
     @property
     def has_overdue(self) -> bool:
@@ -122,10 +124,12 @@ class Dispatcher:
         """The longest overdue class's head, judged at the top ceiling."""
         worst: tuple[float, Waiter] | None = None
         for band in self._queue.bands:
-            oldest = band.oldest()
-            if oldest is None or band.since_served < BETWEEN_PROMOTIONS:
+            if band.since_served < BETWEEN_PROMOTIONS:
                 continue
-            late_s = now - oldest.seated_at - band.options.starvation_bound_s
+            oldest = band.oldest()
+            if oldest is None:
+                continue
+            late_s = now - oldest.seated_at - band.starvation_bound_s
             head = band.head() if late_s >= 0 else None
             if head is not None and (worst is None or late_s > worst[0]):
                 worst = (late_s, head)

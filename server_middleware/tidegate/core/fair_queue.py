@@ -111,6 +111,7 @@ class Band:
     def __init__(self, rank: int, options: ClassOptions) -> None:
         self.rank = rank
         self.options = options
+        self.starvation_bound_s = options.starvation_bound_s
         self.queued = 0
         self.running = 0
         self.seen_at = float("-inf")  # last time somebody of this class asked
@@ -156,7 +157,7 @@ class Band:
 
     def oldest(self) -> Waiter | None:
         """Who has been sitting longest."""
-        return next(iter(self.order.values()), None)
+        return next(iter(self.order.values())) if self.order else None
 
     def schedule(self, flow: Flow) -> None:
         """The tenant's counter or eligibility has changed."""

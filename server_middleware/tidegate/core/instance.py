@@ -173,8 +173,7 @@ class Instance:
         least = most if ceiling.is_top else self._limit(self.options.kv.margin_max, ceiling, now)
         fits = self.ledger.surely_fits(demand, least or 0.0, most)
         if fits is None:
-            limit = self.limit(ceiling, now)
-            fits = limit is not None and self.ledger.peak_with(demand) <= limit
+            fits = self.ledger.fits(demand, self.limit(ceiling, now) or 0.0)
         return Verdict.FITS if fits else Verdict.KV
 
     def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:

@@ -196,6 +196,12 @@ class Ledger:
             return False
         return None
 
+    def fits(self, demand: Demand, limit: float) -> bool:
+        """Whether the projected peak with this candidate stays below a limit."""
+        self._settle()
+        surely = self.surely_fits(demand, limit, limit)
+        return self.peak_with(demand) <= limit if surely is None else surely
+
     def peak_with(self, demand: Demand) -> float:
         """The projected peak if this candidate ran as well."""
         self._settle()

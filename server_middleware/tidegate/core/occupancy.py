@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate, islice
 from operator import attrgetter, mul, neg, sub
 from typing import NamedTuple, Protocol
@@ -50,10 +51,11 @@ class Occupancy:
         self._each: list[float] = []
         self._sizes: list[int] = []
         self._held: list[float] = []  # running sums
-        self._counts: list[int] = []
         self._points: list[float] = []  # occupancy when the k-th longest ends
         self._settled = 0  # so many of the running sums hold
         self._is_sorted = True
+        self._uncertain = 0  # so many may outlive their prediction
+        self._sequences = 0
         self.peak = 0.0
 
     def __len__(self) -> int:
@@ -77,6 +79,8 @@ class Occupancy:
         self._rights.insert(place, -holder.left)
         self._each.insert(place, holder.held)
         self._sizes.insert(place, holder.sequences)
+        self._uncertain += holder.is_uncertain
+        self._sequences += holder.sequences
         self._settled = min(self._settled, place)
 
     def discard(self, holder: Holder) -> None:
@@ -87,6 +91,8 @@ class Occupancy:
         place = self._order.index(holder)
         for column in (self._order, self._rights, self._each, self._sizes):
             del column[place]
+        self._uncertain -= holder.is_uncertain
+        self._sequences -= holder.sequences
         self._settled = min(self._settled, place)
 
     def unsettle(self) -> None:
@@ -101,16 +107,22 @@ class Occupancy:
             self._rights = list(map(neg, map(_LEFT, order)))
             self._each = list(map(_HELD, order))
             self._sizes = list(map(_SEQUENCES, order))
+            self._uncertain = sum(map(_IS_UNCERTAIN, order))
+            self._sequences = sum(self._sizes)
             self._is_sorted, self._settled = True, 0
         elif self.is_settled:
             return
         first = self._settled
-        del self._held[first:], self._counts[first:], self._points[first:]
-        before_held, before = (self._held[-1], self._counts[-1]) if first else (0.0, 0)
-        self._held += islice(accumulate(self._each[first:], initial=before_held), 1, None)
-        self._counts += islice(accumulate(self._sizes[first:], initial=before), 1, None)
-        grown = map(mul, self._counts[first:], self._rights[first:])
-        self._points += map(sub, self._held[first:], grown)
+        before = self._held[first - 1] if first else 0.0
+        held = list(islice(accumulate(self._each[first:], initial=before), 1, None))
+        counts: Iterable[int] = range(first + 1, len(order) + 1)
+        if self._sequences != len(order):
+            counts = islice(accumulate(self._sizes), first, None)
+        rights = self._rights[first:]
+        self._held[first:] = held
+        self._points[first:] = [
+            total - count * right for total, count, right in zip(held, counts, rights, strict=True)
+        ]
         self._settled = len(order)
         self.peak = max(self._points, default=0.0)
 
@@ -130,7 +142,7 @@ class Occupancy:
         held, left, sequences = demand
         place = bisect_left(self._rights, -left)
         before_held = self._held[place - 1] if place else 0.0
-        before = self._counts[place - 1] if place else 0
+        before = sum(self._sizes[:place])
         peak = max(self.peak, before_held + held + (before + sequences) * left)
         if place == len(self._order):
             return peak
@@ -148,16 +160,13 @@ class Occupancy:
         off the variance. The moment that matters is the one where occupancy and so many deviations are
         greatest together; some sixteen are looked at.
         """
-        present = len(self._points)
-        uncertain = deviations**2 * sum(map(_IS_UNCERTAIN, self._order)) if present else 0.0
-        if not uncertain:
+        if not self._uncertain or not deviations or not self.peak:
             return 0.0
-        uncertain /= present
-        worst = self.peak
-        for index in range(0, present, 1 + present // MOMENTS):
-            deviation = math.sqrt(uncertain * (1 / (index + 1) - 1 / present))
-            worst = max(worst, self._points[index] * (1 + deviation))
-        return worst / self.peak - 1 if self.peak else 0.0
+        present = len(self._points)
+        share = deviations * math.sqrt(self._uncertain / present)
+        widened = [1 + share * deviation for deviation in _deviations(present)]
+        worst = max(map(mul, self._points[:: 1 + present // MOMENTS], widened))
+        return max(0.0, worst / self.peak - 1)
 
     def earliest_fit(self, head: Demand, limit: float) -> float:
         """Steps until `head` first fits under `limit`, if nobody else comes meanwhile."""
@@ -191,12 +200,19 @@ class Occupancy:
         ends_at = starts_at + head.left
         place = bisect_left(self._rights, -ends_at, hi=remaining)
         held = self._held[place - 1] if place else 0.0
-        before = self._counts[place - 1] if place else 0
+        before = sum(self._sizes[:place])
         peak = held + before * ends_at + head.held + head.sequences * head.left
         peak = max(peak, max(self._points[:place], default=0.0))
         later = zip(self._points[place:remaining], self._rights[place:remaining], strict=True)
         grown = [point - head.sequences * (right + starts_at) for point, right in later]
         return max(peak, head.held + max(grown)) if grown else peak
+
+
+@lru_cache(maxsize=1024)
+def _deviations(present: int) -> tuple[float, ...]:
+    """Of the occupancy at the moments looked at, as shares of it, where nobody's end is certain."""
+    moments = range(0, present, 1 + present // MOMENTS)
+    return tuple(math.sqrt(max(0.0, 1 / (index + 1) - 1 / present)) for index in moments)
 
 
 def projected_peak(demands: Iterable[Demand]) -> float:

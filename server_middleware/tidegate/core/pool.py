@@ -153,8 +153,12 @@ class Pool:
 
     def changes_at(self, now: float) -> float | None:
         """When the passing of time next changes what some instance's signal is worth."""
-        instants = [item.signal.changes_at(now) for item in self.by_name.values()]
-        return min((instant for instant in instants if instant is not None), default=None)
+        first: float | None = None
+        for instance in self.by_name.values():
+            instant = instance.signal.changes_at(now)
+            if instant is not None and (first is None or instant < first):
+                first = instant
+        return first
 
     def _stated_capacity(self, instance: Instance) -> float | None:
         reading = instance.signal.reading

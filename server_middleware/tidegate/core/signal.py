@@ -141,12 +141,15 @@ class Signal:
         """When the mere passing of time next makes this signal something else."""
         if self.reading is None or self.reading.asleep:
             return None
-        instants = [
+        first: float | None = None
+        for instant in (
             self.read_at + self.options.blind_after_s,
             self.moved_at + FROZEN_IDLE_AFTER_S,
             self.moved_at + FROZEN_AFTER_S,
-        ]
-        return min((instant for instant in instants if instant > now), default=None)
+        ):
+            if instant > now and (first is None or instant < first):
+                first = instant
+        return first
 
     def _is_frozen(self, now: float) -> bool:
         if self.reading is None or self.reading.kv_usage is None:
