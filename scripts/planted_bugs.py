@@ -43,7 +43,7 @@ BUGS = (
     Bug(
         "lease-counts-as-finished",
         "ledger.py",
-        "max(1.0, self.predicted - self.seen / self.sequences)",
+        "max(least, self.predicted - self.seen / self.sequences)",
         "self.predicted - self.seen / self.sequences",
     ),
     Bug("release-twice", "running.py", "self._places.pop(ticket, None)", "self._places.get(ticket)"),
@@ -90,7 +90,7 @@ BUGS = (
         "quota.settle(-1.0, -waiter.charged_tokens, now)",
         "quota.settle(0.0, 0.0, now)",
     ),
-    Bug("no-look-planned", "cycle.py", "            self._look_at,\n", "            None,\n"),
+    Bug("no-look-planned", "cycle.py", "wake_at = self._look_at", "wake_at = None"),
     Bug(
         "ceiling-ignored",
         "instance.py",
@@ -169,7 +169,7 @@ BUGS = (
         "censored = sorted([*under_way, *self.cut])",
         "censored = sorted(self.cut)",
     ),
-    Bug("rate-measures-demand", "rates.py", "if self._is_loaded and elapsed_s:", "if elapsed_s:"),
+    Bug("rate-measures-demand", "rates.py", "if self._is_loaded and elapsed_s > 0:", "if elapsed_s > 0:"),
 )
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import accumulate, islice
-from operator import attrgetter, mul, neg, sub
+from operator import attrgetter, neg, sub
 from typing import NamedTuple, Protocol
 
 MOMENTS = 16  # of the future at which `chance` looks
@@ -164,8 +163,9 @@ class Occupancy:
             return 0.0
         present = len(self._points)
         share = deviations * math.sqrt(self._uncertain / present)
-        widened = [1 + share * deviation for deviation in _deviations(present)]
-        worst = max(map(mul, self._points[:: 1 + present // MOMENTS], widened))
+        step = 1 + present // MOMENTS
+        moments = zip(range(0, present, step), self._points[::step], strict=True)
+        worst = max([point * (1 + share * _deviation(index, present)) for index, point in moments])
         return max(0.0, worst / self.peak - 1)
 
     def earliest_fit(self, head: Demand, limit: float) -> float:
@@ -208,11 +208,8 @@ class Occupancy:
         return max(peak, head.held + max(grown)) if grown else peak
 
 
-@lru_cache(maxsize=1024)
-def _deviations(present: int) -> tuple[float, ...]:
-    """Of the occupancy at the moments looked at, as shares of it, where nobody's end is certain."""
-    moments = range(0, present, 1 + present // MOMENTS)
-    return tuple(math.sqrt(max(0.0, 1 / (index + 1) - 1 / present)) for index in moments)
+def _deviation(index: int, present: int) -> float:
+    return math.sqrt(max(0.0, 1 / (index + 1) - 1 / present))
 
 
 def projected_peak(demands: Iterable[Demand]) -> float:
