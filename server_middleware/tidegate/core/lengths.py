@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import accumulate, repeat
 from typing import Protocol
 
 WINDOW = 800  # starts remembered per kind; what began before is forgotten
@@ -94,19 +95,19 @@ class _Samples:
         self._changes = 0
         under_way = [answer.seen / answer.sequences for _, answer in self.alive.values()]
         censored = sorted([*under_way, *self.cut])
-        self._lengths = list(self.ordered)
-        self._cumulative = []
-        count = len(self._lengths) + len(censored)
+        lengths = self._lengths = list(self.ordered)
+        count = len(lengths) + len(censored)
         weight = 1.0 / count if count else 0.0
-        mass, passed = 0.0, 0
-        for index, length in enumerate(self._lengths):
-            ahead = bisect_left(censored, length, lo=passed)
-            for position in range(passed, ahead):
-                remaining = count - index - position - 1
-                weight += weight / remaining
-            passed = ahead
-            mass += weight
-            self._cumulative.append(mass)
+        weights: list[float] = []
+        for position, least in enumerate(censored):
+            place = bisect_right(lengths, least, len(weights))
+            if place > len(weights):
+                weights += repeat(weight, place - len(weights))
+            if place == len(lengths):
+                break
+            weight += weight / (count - place - position - 1)
+        weights += repeat(weight, len(lengths) - len(weights))
+        self._cumulative = list(accumulate(weights))
         if not censored and self._cumulative:
             self._cumulative[-1] = 1.0
 
