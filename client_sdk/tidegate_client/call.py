@@ -81,6 +81,7 @@ class Call:
         self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
         self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
+        self._arrived_at = 0.0
         origin = setup.board.origin(origin_key(request, sent), request, self.policy)
         self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
 
@@ -132,6 +133,10 @@ class Call:
             self._timeouts.cap(left_s)
         return self.request
 
+    def arrived(self) -> None:
+        """An answer has come. A wait it names counts from here, not from when its body has been read."""
+        self._arrived_at = self.setup.timebase.monotonic()
+
     def answer_began(self, response: Any) -> bool:
         """Note an answer; True when it is a refusal and must be judged."""
         if self._timeouts is not None:
@@ -139,7 +144,7 @@ class Call:
         if is_refusal(response.status_code, self.policy):
             return True
         timebase = self.setup.timebase
-        now = timebase.monotonic()
+        now = self._arrived_at
         self.setup.board.let_in(self.turn, now, timebase.uniform)
         if "ratelimit" in response.headers:
             self._heed_nothing_left(advice_from(response.headers.multi_items(), timebase.wall()), now)
@@ -210,17 +215,18 @@ class Call:
 
     def _tell_board(self, outcome: Outcome) -> None:
         timebase = self.setup.timebase
-        now, draw = timebase.monotonic(), timebase.uniform
+        draw = timebase.uniform
         silence = cooldown(outcome, self.policy) if isinstance(outcome, Answered) else None
+        since = self._arrived_at if isinstance(outcome, Answered) else timebase.monotonic()
         if silence is None or silence.scope == "request":
             self.leave()
         else:
             part = part_key(self.request, silence.scope)
-            self.setup.board.refused(self.turn, part, silence, now, draw, self.reason)
+            self.setup.board.refused(self.turn, part, silence, since, draw, self.reason)
         self.not_before = 0.0
         if isinstance(self.decision, Resend):
             self.turn.appointed = self.decision.appointed
             if silence is None or silence.scope == "request" or self.decision.appointed:
-                self.not_before = now + self.decision.floor_s + self.decision.range_s * draw()
+                self.not_before = since + self.decision.floor_s + self.decision.range_s * draw()
             elif self.decision.floor_s > silence.floor_s:
-                self.not_before = now + self.decision.floor_s
+                self.not_before = since + self.decision.floor_s

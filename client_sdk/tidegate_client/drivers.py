@@ -62,10 +62,12 @@ class SyncDriver:
 
     def _send(self, call: Call) -> Any:
         try:
-            return self._inner.handle_request(call.begin_attempt())
+            response = self._inner.handle_request(call.begin_attempt())
         except BaseException:
             call.leave()
             raise
+        call.arrived()
+        return response
 
     def _resume(self, call: Call, first: First) -> Any:
         retrying = tenacity.Retrying(
@@ -133,10 +135,12 @@ class AsyncDriver:
 
     async def _send(self, call: Call) -> Any:
         try:
-            return await self._inner.handle_async_request(call.begin_attempt())
+            response = await self._inner.handle_async_request(call.begin_attempt())
         except BaseException:
             call.leave()
             raise
+        call.arrived()
+        return response
 
     async def _resume(self, call: Call, first: First) -> Any:
         async def attempt() -> Any:

@@ -136,6 +136,7 @@ def _noted(call: Call) -> Iterator[None]:
         yield
     except Exception as error:
         outcome = _outcome_of(error)
+        call.arrived()
         if outcome is None:
             call.leave()
         elif call.answer_began(outcome):
@@ -144,6 +145,7 @@ def _noted(call: Call) -> Iterator[None]:
     except BaseException:
         call.leave()
         raise
+    call.arrived()
     call.answer_began(_Outcome(200))
 
 

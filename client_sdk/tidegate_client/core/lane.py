@@ -9,15 +9,10 @@ the server named; a later refusal that names an earlier time never shortens that
 leave in order of arrival,
 
 - the first at `quiet_until` plus the least of n uniform draws of the jitter range, n being the callers that
-wait.
-  That is when the first of n independent callers would come back, so that many processes still spread out;
-- spaced by a jittered gap at the pace which the server showed: attempts it let in, over the time from the
-first
-  release of one cycle to the first of a later one, so that its own pauses count. The pace is probed upwards
-  for as long as nothing is refused. Source of the thought: N. Cardwell et al., "BBR", ACM Queue, 2016;
+  wait. That is when the first of n independent callers would come back, so that many processes still spread out;
+- spaced by a jittered gap at the pace which the server stated or showed (`pace`);
 - with at most `window` attempts of unknown outcome under way: few at first, one more with each that is let in
-(slow
-  start, V. Jacobson, "Congestion Avoidance and Control", 1988), half as many after each quiet time in a row.
+  (slow start, V. Jacobson, "Congestion Avoidance and Control", 1988), half as many after each quiet time in a row.
 """
 
 from __future__ import annotations
@@ -28,28 +23,19 @@ from collections.abc import Callable
 
 from .concurrency import Limit
 from .jitter import growing_s
+from .limits import Allowance
+from .pace import Pace
 
 Uniform = Callable[[], float]
 
-# Tuned in simulation on token buckets (5 to 100 per second, waits told in seconds and in milliseconds) and on
-# servers with 8 and 32 places: faster growth ends in more quiet times, slower leaves a freed server idle.
-_DOUBLES_IN_S = 5.0
-_BLIND_PACE_PER_S = 8.0
-_BLIND_DOUBLES_IN_S = 1.0
-_LEAST_SHOWN = 5
-"""Fewer attempts let in say too little about a pace; until then it starts blind and grows fast (slow
-start).
-"""
-_MOST_DOUBLINGS = 20.0
-_GAP_JITTER = 0.25
 _UNKNOWN_FOR_S = 1.0
 """An attempt that is not refused within this time is no longer a risk: refusals come fast, answers take
 minutes.
 """
 _OPENS_AFTER_S = 10.0
-_COUNTED_S = 10.0
-"""How far back the first cycle looks; without a bound an hour of light traffic would pass for the server's
-pace.
+_MOST_LATE = 0.5
+"""Share of a gap that a late timer may take off the next one: a busy event loop neither slows the line down nor
+sends it in bursts.
 """
 
 
@@ -84,11 +70,7 @@ class Lane:
         self._range_s = 0.0
         self._draw = 0.0
         self._next_release = 0.0
-        self._pace_per_s: float | None = None
-        self._shown_since: float | None = None
-        self._shown_until = 0.0
-        self._released_at = 0.0
-        self._let_in = 0
+        self._pace = Pace()
         self._waiting: list[tuple[int, Ticket]] = []
         self._left: set[Ticket] = set()
         self._unknown: dict[Ticket, float] = {}
@@ -105,18 +87,18 @@ class Lane:
 
     def _end_recovery(self, now: float) -> None:
         if self._recovering and self.waiting == 0 and now >= self.quiet_until + _OPENS_AFTER_S:
-            self._recovering, self._pace_per_s, self._shown_since = False, None, None
+            self._recovering = False
+            self._pace.forget()
             self.refused_in_row, self._window = 0, self._slow_start
             self._unknown.clear()
 
     def sent(self, now: float) -> None:
         """An attempt went out without a ticket."""
-        if self._shown_since is None or now - self._shown_since > _COUNTED_S:
-            self._shown_since, self._let_in = now, 0
+        self._pace.sent(now)
 
     def let_in(self, ticket: Ticket | None) -> None:
         """An attempt was not refused."""
-        self._let_in += 1
+        self._pace.let_in()
         self.refused_in_row = 0
         if ticket is not None:
             self._unknown.pop(ticket, None)
@@ -125,12 +107,19 @@ class Lane:
             self.limit.let_in()
 
     def refused(
-        self, ticket: Ticket | None, now: float, until: float, base_s: float, cap_s: float, uniform: float
+        self,
+        ticket: Ticket | None,
+        now: float,
+        until: float,
+        base_s: float,
+        cap_s: float,
+        uniform: float,
+        stated: Allowance | None = None,
     ) -> None:
         """An attempt was refused: nobody comes back before `until`, nor all in one instant after it.
 
         `base_s` and `cap_s` bound the range of the jitter, which doubles with each refusal in a row;
-        `uniform` draws from it.
+        `uniform` draws from it. `stated` is what the server says it allows.
         """
         if ticket is not None:
             self.leave(ticket)
@@ -139,12 +128,17 @@ class Lane:
             self._window = max(1, self._slow_start >> min(self.refused_in_row - 1, 30))
             if self.limit is not None:
                 self.limit.refused()
-        self.hold(now, until, growing_s(base_s, cap_s, max(1, self.refused_in_row)), uniform)
+        self.hold(now, until, growing_s(base_s, cap_s, max(1, self.refused_in_row)), uniform, stated)
 
-    def hold(self, now: float, until: float, range_s: float, uniform: float) -> None:
+    def hold(
+        self, now: float, until: float, range_s: float, uniform: float, stated: Allowance | None = None
+    ) -> None:
         """Nobody leaves before `until`, plus a share of `range_s` that `uniform` draws."""
         if self._released:
-            self._released, self._draw, self._shown_until = False, uniform, until
+            self._released, self._draw = False, uniform
+            self._pace.quiet(now, until)
+        if stated is not None:
+            self._pace.state(stated)
         self._recovering = True
         self._range_s = range_s
         self.quiet_until = max(self.quiet_until, until)
@@ -207,44 +201,27 @@ class Lane:
         """The instant at which a caller that enters now can expect to leave."""
         if not self._recovering:
             return now
-        return max(now, self._release_at()) + self.waiting / self._pace_at(now)
+        return max(now, self._release_at()) + self.waiting / self._pace.at(now, self.waiting)
 
     def _has_room(self) -> bool:
         room = self.limit is None or self.limit.has_room()
         return room and (not self._recovering or len(self._unknown) < self._window)
 
     def _release(self, ticket: Ticket, now: float, uniform: float) -> None:
+        due = self._release_at()
         self._unknown[ticket] = now
         if not self._released:
-            self._begin_cycle(now)
-        self._next_release = now + self._gap_s(now, uniform)
+            self._released = True
+            self._pace.begin_cycle(now)
+        self._pace.released()
+        gap_s = self._pace.gap_s(now, self.waiting, uniform)
+        self._next_release = max(due, now - _MOST_LATE * gap_s) + gap_s
 
     def _release_at(self) -> float:
         if self._released:
             return max(self._next_release, self.quiet_until)
         least_of_n = 1.0 - math.pow(1.0 - self._draw, 1.0 / max(1, self.waiting))
         return self.quiet_until + self._range_s * least_of_n
-
-    def _begin_cycle(self, now: float) -> None:
-        self._released, self._released_at = True, now
-        if self._shown_since is None:
-            self._shown_since, self._let_in = now, 0
-        elif self._let_in >= _LEAST_SHOWN and self._shown_until > self._shown_since:
-            shown = self._let_in / (self._shown_until - self._shown_since)
-            known = self._pace_per_s
-            self._pace_per_s = shown if known is None or shown < known else (known + shown) / 2
-            self._shown_since, self._let_in = now, 0
-
-    def _pace_at(self, now: float) -> float:
-        probed_s = max(0.0, now - self._released_at)
-        if self._pace_per_s is None:
-            pace, doublings = _BLIND_PACE_PER_S, probed_s / _BLIND_DOUBLES_IN_S
-        else:
-            pace, doublings = self._pace_per_s, probed_s / _DOUBLES_IN_S
-        return pace * math.pow(2.0, min(doublings, _MOST_DOUBLINGS))
-
-    def _gap_s(self, now: float, uniform: float) -> float:
-        return (1.0 + _GAP_JITTER * (2.0 * uniform - 1.0)) / self._pace_at(now)
 
     def _forget_unknown(self, now: float) -> None:
         known = [ticket for ticket, since in self._unknown.items() if since + _UNKNOWN_FOR_S <= now]

@@ -30,6 +30,14 @@ class LimitItem:
     parameters: Mapping[str, object]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a server says it allows: `quota` requests in `window_s` seconds, both more than 0."""
+
+    quota: int
+    window_s: float
+
+
 def exhausted_wait_s(items: Iterable[LimitItem]) -> float | None:
     """The longest `t` over the items with `r=0`, in seconds; None when nothing is exhausted or an item is
     malformed.
