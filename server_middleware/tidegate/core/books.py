@@ -38,6 +38,6 @@ class Books:
 
     def bring_up(self, now: float) -> None:
         """Everything that changes by the mere passing of time."""
-        self.rate.tick(now, is_loaded=bool(len(self.queue)))
+        self.rate.tick(now, is_loaded=bool(self.queue.waiters))
         self.calendar.advance(now)
         self.running.estimate(now)

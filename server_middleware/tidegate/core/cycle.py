@@ -42,7 +42,12 @@ class Cycle:
         It goes through without a seat, and leaves behind what it would have left behind.
         """
         flow = waiter.flow
-        if len(self._books.queue) or flow.tenant.is_at_cap or flow.turns or waiter.ask.end_user is not None:
+        if (
+            self._books.queue.waiters
+            or flow.tenant.is_at_cap
+            or flow.turns
+            or waiter.ask.end_user is not None
+        ):
             return None
         choice = self._books.dispatcher.at_once(waiter, now)
         if choice is None:
@@ -52,7 +57,7 @@ class Cycle:
 
     def run(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None = None) -> Step:
         """Bring the queue to rest; `arrival` is the waiter just seated, whose decision is wanted."""
-        if not len(self._books.queue) and self.blocked_by is None:  # nothing waits, and nothing did
+        if not self._books.queue.waiters and self.blocked_by is None:  # nothing waits, and nothing did
             self._rest(now)
             return Step(effects.decision, (), tuple(effects.refusals), tuple(effects.cancelled))
         for waiter in self._books.queue.expired(now):
@@ -64,7 +69,7 @@ class Cycle:
             self._dispatch(effects, now)
         if arrival is not None:
             self._settle_arrival(arrival, effects, now, uniform)
-        self._books.rate.tick(now, is_loaded=bool(len(self._books.queue)))
+        self._books.rate.tick(now, is_loaded=bool(self._books.queue.waiters))
         wants_reading = self._plan_look(now, uniform, has_granted=bool(effects.grants) or _admits(effects))
         return Step(
             decision=effects.decision,
@@ -92,12 +97,12 @@ class Cycle:
             quota.settle(-1.0, -waiter.charged_tokens, now)
 
     def _dispatch(self, effects: Effects, now: float) -> None:
-        while len(self._books.queue):
+        while self._books.queue.waiters:
             choice = self._books.dispatcher.next(now)
             if choice is None:
                 break
             effects.grants.append(self._start(choice, now))
-        self.blocked_by = self._books.dispatcher.blocked_by if len(self._books.queue) else None
+        self.blocked_by = self._books.dispatcher.blocked_by if self._books.queue.waiters else None
 
     def _start(self, choice: Choice, now: float) -> Admit:
         waiter = choice.waiter
@@ -155,7 +160,7 @@ class Cycle:
 
     def _plan_look(self, now: float, uniform: Uniform, *, has_granted: bool) -> bool:
         """When to look again while somebody waits; a look at a full engine wants a fresh reading."""
-        if not len(self._books.queue):
+        if not self._books.queue.waiters:
             self._rest(now)
             return False
         if has_granted:

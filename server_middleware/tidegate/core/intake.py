@@ -44,7 +44,7 @@ class Intake:
 
     def needs_no_precheck(self, tenant_name: str) -> bool:
         """Nobody waits and the tenant has no quota: what remains is decided just as well with the body."""
-        return not len(self._books.queue) and self._books.tenants.is_without_quota(tenant_name)
+        return not self._books.queue.waiters and self._books.tenants.is_without_quota(tenant_name)
 
     def precheck(self, tenant_name: str, class_name: str, now: float, uniform: Uniform) -> Refuse | None:
         """Before the body is read: signal, quota, seats."""

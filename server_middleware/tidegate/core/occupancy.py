@@ -70,6 +70,7 @@ class Occupancy:
 
     def insert(self, holder: Holder) -> None:
         """Somebody has come."""
+        self._sequences += holder.sequences
         if not self._is_sorted:
             self._order.append(holder)
             return
@@ -79,11 +80,11 @@ class Occupancy:
         self._each.insert(place, holder.held)
         self._sizes.insert(place, holder.sequences)
         self._uncertain += holder.is_uncertain
-        self._sequences += holder.sequences
         self._settled = min(self._settled, place)
 
     def discard(self, holder: Holder) -> None:
         """Somebody has gone."""
+        self._sequences -= holder.sequences
         if not self._is_sorted:
             self._order.remove(holder)
             return
@@ -91,7 +92,6 @@ class Occupancy:
         for column in (self._order, self._rights, self._each, self._sizes):
             del column[place]
         self._uncertain -= holder.is_uncertain
-        self._sequences -= holder.sequences
         self._settled = min(self._settled, place)
 
     def unsettle(self) -> None:
@@ -105,9 +105,9 @@ class Occupancy:
             order.sort(key=_LEFT, reverse=True)
             self._rights = list(map(neg, map(_LEFT, order)))
             self._each = list(map(_HELD, order))
-            self._sizes = list(map(_SEQUENCES, order))
+            is_plain = self._sequences == len(order)
+            self._sizes = [1] * len(order) if is_plain else list(map(_SEQUENCES, order))
             self._uncertain = sum(map(_IS_UNCERTAIN, order))
-            self._sequences = sum(self._sizes)
             self._is_sorted, self._settled = True, 0
         elif self.is_settled:
             return
