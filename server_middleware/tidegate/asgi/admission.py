@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
+from tidegate.asgi.cost import OFF_LOOP_BYTES
 from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
@@ -74,8 +75,11 @@ class Admission:
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
         if not arrival.said.was_here_before:
             self._settle(arrival, self._room.precheck(caller.tenant, caller.priority_class))
-        with self._bodies.body() as arrived:
-            asked = await self._asked(arrival, caller, arrived)
+        held = self._bodies.body()
+        try:
+            asked = await self._asked(arrival, caller, held.arrived)
+        finally:
+            held.end()
         arrival.priority_class = asked.ask.priority_class
         try:
             admit = await self._decide(arrival, asked)
@@ -127,8 +131,11 @@ class Admission:
         body = await self._read_body(arrival, arrived)
         if not body.complete and self._builder.rejects_oversize and arrival.scope["type"] == "http":
             raise self._bad_request(413, TOO_LARGE.format(bytes=self._builder.max_body_bytes), arrival)
+        changes = not self._is_shadow
         try:
-            return await self._builder.build(self._room, caller, arrival, body, changes=not self._is_shadow)
+            if body.complete and body.read_bytes <= OFF_LOOP_BYTES:
+                return self._builder.build(self._room, caller, arrival, body, changes=changes)
+            return await self._builder.build_off_loop(self._room, caller, arrival, body, changes=changes)
         except FieldProblem as problem:
             raise self._bad_request(400, str(problem), arrival, problem.param) from None
 
@@ -164,7 +171,8 @@ class Admission:
             answer = decision
         if isinstance(answer, Refuse):
             raise self._way_out(arrival, answer)
-        self.say(EventKind.ADMITTED, arrival, waited_s=answer.waited_s)
+        if self._around.hook.hears(EventKind.ADMITTED):
+            self.say(EventKind.ADMITTED, arrival, waited_s=answer.waited_s)
         return answer
 
     def _no_room(self) -> Refuse:

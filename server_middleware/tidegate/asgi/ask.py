@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.body import Body, read_body, uncounted
-from tidegate.asgi.classify import Dialect, Route
+from tidegate.asgi.classify import Dialect
 from tidegate.asgi.cost import Cost, unparsed
-from tidegate.asgi.examine import Examined, examine_off_loop
+from tidegate.asgi.examine import Examined, examine, examine_off_loop
 from tidegate.asgi.fields import FieldPolicy
 from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
@@ -102,7 +102,7 @@ class AskBuilder:
             arrived=arrived or uncounted,
         )
 
-    async def build(
+    def build(
         self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body, *, changes: bool = True
     ) -> Asked:
         """The ask and what belongs to it; what the field policy cuts is cut in `body` and in the scope.
@@ -113,19 +113,40 @@ class AskBuilder:
         Raises:
             FieldProblem: the request asks for something that is not allowed here.
         """
+        policy = self._policy(caller)
+        if body.complete:
+            examined = examine(body.data, arrival.route, policy)
+        else:
+            examined = Examined(unparsed(body.size_bytes))
+        return self._built(room, caller, arrival, body, examined, changes)
+
+    async def build_off_loop(
+        self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body, *, changes: bool = True
+    ) -> Asked:
+        """As `build`, for a body so large that it is to be examined in a thread."""
+        if not body.complete:
+            return self.build(room, caller, arrival, body, changes=changes)
+        examined = await examine_off_loop(body.data, arrival.route, self._policy(caller))
+        return self._built(room, caller, arrival, body, examined, changes)
+
+    def _policy(self, caller: Caller) -> FieldPolicy:
+        return self._fields_of.get(caller.tenant, self._fields)
+
+    def _built(
+        self,
+        room: WaitingRoom,
+        caller: Caller,
+        arrival: Arrival,
+        body: Body,
+        examined: Examined,
+        changes: bool,
+    ) -> Asked:
         digest = body.digest() if body.complete and arrival.said.was_here_before else None
-        policy = self._fields_of.get(caller.tenant, self._fields)
-        examined = await self._examined(arrival.route, body, policy)
         if changes:
-            _change(arrival, body, examined.data, policy)
+            _change(arrival, body, examined.data, self._policy(caller))
         if examined.cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
         return self._asked(room, caller, arrival, examined.cost, body.size_bytes, digest)
-
-    async def _examined(self, route: Route, body: Body, policy: FieldPolicy) -> Examined:
-        if not body.complete:
-            return Examined(unparsed(body.size_bytes))
-        return await examine_off_loop(body.data, route, policy)
 
     def _asked(
         self,
@@ -181,7 +202,10 @@ class AskBuilder:
         The SDKs' read time-out bounds silence: until the first byte of a stream, or of a whole answer.
         Comments that keep a stream alive end the silence.
         """
-        wait_s, silence_s, now = words.wait_s, words.silence_s, self._clock()
+        wait_s, silence_s = words.wait_s, words.silence_s
+        if wait_s is None and silence_s is None:
+            return None, None
+        now = self._clock()
         whole_s = wait_s if streams else _least(wait_s, silence_s)
         first_s = silence_s if streams and not (self._keeps_alive and streams_events) else None
         return (

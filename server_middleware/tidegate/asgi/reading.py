@@ -1,13 +1,12 @@
 """The bytes of bodies that are being read: together with the queue's they have one bound.
 
 Law of this file: what counts is what has arrived, not what was declared, so nobody takes room by words
-alone; and whatever is counted is given back when the block ends.
+alone; and whatever is counted is given back when the reading ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 
 class NoRoom(Exception):
@@ -27,22 +26,36 @@ class BytesHeld:
         self._queued_bytes = queued_bytes
         self.held_bytes = 0
 
-    @contextmanager
-    def body(self) -> Iterator[Callable[[int], None]]:
-        """The function to be told of each part of one body.
+    def body(self) -> OneBody:
+        """One body that begins to be read; whoever asks for it must end it."""
+        return OneBody(self)
 
-        It raises `NoRoom`.
+    def is_over(self) -> bool:
+        """Whether the bound is crossed."""
+        return self.held_bytes + self._queued_bytes() > self._max_bytes
+
+
+class OneBody:
+    """The part of one body in what is held."""
+
+    __slots__ = ("_all", "_bytes")
+
+    def __init__(self, held: BytesHeld) -> None:
+        self._all = held
+        self._bytes = 0
+
+    def arrived(self, part_bytes: int) -> None:
+        """A part has come.
+
+        Raises:
+            NoRoom: it is too much for the bound.
         """
-        mine = 0
+        self._bytes += part_bytes
+        self._all.held_bytes += part_bytes
+        if self._all.is_over():
+            raise NoRoom
 
-        def arrived(part_bytes: int) -> None:
-            nonlocal mine
-            mine += part_bytes
-            self.held_bytes += part_bytes
-            if self.held_bytes + self._queued_bytes() > self._max_bytes:
-                raise NoRoom
-
-        try:
-            yield arrived
-        finally:
-            self.held_bytes -= mine
+    def end(self) -> None:
+        """The body is no longer being read; idempotent."""
+        self._all.held_bytes -= self._bytes
+        self._bytes = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.waiting import WaitingRoom
-from tidegate.telemetry.events import Hook
+from tidegate.telemetry.events import Hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,6 @@ class Surroundings:
     builder: AskBuilder
     background: BackgroundLeases
     clock: Callable[[], float]
-    hook: Hook
+    hook: Hooks
     on_fault: Callable[[str, Exception], None]
     server_timing: bool

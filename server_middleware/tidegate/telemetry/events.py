@@ -58,24 +58,48 @@ class AdmissionEvent(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float = 0.0
     status: int = 0
     detail: str = ""
+    error: BaseException | None = None  # of a fault, with its trace
     statistics: Statistics | None = None
 
 
 Hook = Callable[[AdmissionEvent], None]
+"""Is called with every event; one with an attribute `kinds`, a set of `EventKind`, with those only."""
 
 
 class Hooks:
-    """Fans one event out to every hook; with none it does nothing."""
+    """Fans one event out to every hook that wants it; with none it does nothing."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        self._hooks = list(hooks)
+        self._hooks: list[Hook] = list(hooks)
+        self._listeners: dict[EventKind, tuple[Hook, ...]] = {}
+        self._index()
 
     def __call__(self, event: AdmissionEvent) -> None:
-        for hook in tuple(self._hooks):
+        for hook in self._listeners[event.kind]:
             try:
                 hook(event)
             except Exception:
-                self._hooks.remove(hook)
                 logger.exception(
                     "Telemetry hook %r raised and was removed; admission goes on without it.", hook
                 )
+                self._drop(hook)
+
+    def hears(self, kind: EventKind) -> bool:
+        """Whether anybody wants such events; where nobody does, none need be made."""
+        return bool(self._listeners[kind])
+
+    def add(self, hook: Hook) -> None:
+        """One more listener."""
+        self._hooks.append(hook)
+        self._index()
+
+    def _drop(self, hook: Hook) -> None:
+        self._hooks = [other for other in self._hooks if other is not hook]
+        self._index()
+
+    def _index(self) -> None:
+        wanted = [(hook, getattr(hook, "kinds", None)) for hook in self._hooks]
+        self._listeners = {
+            kind: tuple(hook for hook, kinds in wanted if kinds is None or kind in kinds)
+            for kind in EventKind
+        }
