@@ -11,6 +11,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.policies_measures import percentile
@@ -87,7 +88,7 @@ class _Driver:
     def _take(self, grants: Any) -> None:
         self.running += [grant.ticket for grant in grants]
 
-    def timed(self, action: Callable[[], None]) -> float:
+    def timed(self, action: Callable[[], object]) -> float:
         """Microseconds of one call; the clock moves on by a millisecond first."""
         self.now += 0.001
         began = time.thread_time_ns()
@@ -113,6 +114,30 @@ def decision_times(waiting: int, samples: int = SAMPLES) -> dict[str, Any]:
     for name, times in (("offer", offers), ("cancel", cancels), ("release", releases)):
         row |= {f"{name}_p50_us": percentile(times, 0.5), f"{name}_p99_us": percentile(times, 0.99)}
     return row
+
+
+def at_once_times(samples: int = SAMPLES) -> dict[str, Any]:
+    """Percentiles of `offer` (which starts at once) and `release` while nobody waits, and of a reading."""
+    driver = _Driver(0)
+    gate = driver.gate = Gate(replace(_options(), kv=KvOptions(capacity_tokens=5 * CAPACITY)), 0.0)
+    driver.running.clear()
+    driver.read()
+    for _ in range(LEASES):
+        driver.offer()
+        gate.progress(driver.tickets, 1.0, driver.now)
+    gc.collect()
+    gc.freeze()
+    times: dict[str, list[float]] = {"offer": [], "release": [], "observe": [], "statistics": []}
+    for number in range(samples):
+        times["offer"].append(driver.timed(driver.offer))
+        gate.progress(driver.tickets, 1.0, driver.now)
+        times["release"].append(driver.timed(driver.release))
+        if number % 100 == 0:
+            times["observe"].append(driver.timed(driver.read))
+            times["statistics"].append(driver.timed(lambda: gate.statistics(driver.now)))
+    gc.unfreeze()
+    row: dict[str, Any] = {"scenario": "nobody waits", "leases": len(driver.running)}
+    return row | {f"{name}_p50_us": percentile(taken, 0.5) for name, taken in times.items()}
 
 
 def memory_per_waiter(waiting: int) -> float:
@@ -166,7 +191,7 @@ def tenants(distinct: int, bound: int) -> dict[str, Any]:
 
 def run_all(*, full: bool) -> tuple[list[dict[str, Any]], list[Target]]:
     """All of it; rows and targets."""
-    few, many = decision_times(1000), decision_times(100_000)
+    few, many, none = decision_times(1000), decision_times(100_000), at_once_times()
     waiter = {"scenario": "memory of one waiter", "bytes": memory_per_waiter(20_000)}
     crowd = tenants(1_000_000 if full else 100_000, 10_000)
     targets = []
@@ -174,8 +199,10 @@ def run_all(*, full: bool) -> tuple[list[dict[str, Any]], list[Target]]:
         ratio = many[f"{name}_p50_us"] / few[f"{name}_p50_us"]
         targets.append(Target(f"{name} with 100,000 waiting over 1,000 waiting, p50", ratio, "<=", 2.0))
         targets.append(Target(f"{name} at 200 leases, p50, microseconds", few[f"{name}_p50_us"], "<=", 50.0))
+        at_once = f"{name} at 200 leases while nobody waits, p50, microseconds"
+        targets.append(Target(at_once, none[f"{name}_p50_us"], "<=", 50.0))
     growth = crowd["bytes_at_end"] / crowd["bytes_at_bound"]
     targets.append(
         Target(f"memory after {crowd['tenants']:,} tenants over that at the bound", growth, "<=", 1.2)
     )
-    return [few, many, waiter, crowd], targets
+    return [few, many, none, waiter, crowd], targets

@@ -46,6 +46,26 @@ BUGS = (
         "max(least, self.predicted - self.seen / self.sequences)",
         "self.predicted - self.seen / self.sequences",
     ),
+    Bug("bound-forgets-growth", "ledger.py", "self._most += max(0.0, grown)", "self._most += 0.0"),
+    Bug(
+        "known-moment-keeps-the-gone",
+        "ledger.py",
+        "        self._least -= self._at_moment(lease.held, lease.left, lease.sequences)\n",
+        "",
+    ),
+    Bug("sum-keeps-the-gone", "ledger.py", "self._held -= lease.held", "self._held -= 0.0"),
+    Bug(
+        "short-cut-brings-credit",
+        "fair_queue.py",
+        "flow.counter = max(flow.counter, flow.band.floor)",
+        "flow.counter += 0.0",
+    ),
+    Bug(
+        "short-cut-is-no-dispatch",
+        "dispatch.py",
+        "        self._count(choice)\n        return choice",
+        "        return choice",
+    ),
     Bug("release-twice", "running.py", "self._places.pop(ticket, None)", "self._places.get(ticket)"),
     Bug("charge-not-made", "running.py", "        flow.running += 1\n", "        flow.running += 0\n"),
     Bug(
