@@ -196,3 +196,32 @@ def test_lapsed_and_partly_used_bookings_leave_no_more_than_the_burst() -> None:
     assert one.tokens.level <= max(one.tokens.burst, one.tokens.booked)
     one.refill(T0 + 1000.0)
     assert one.tokens.level == 10.0
+
+
+def test_what_is_left_is_what_the_next_ones_get() -> None:
+    """So many more requests pass at once, and after the time told there is one more."""
+    one = quota(requests_per_s=0.5, request_burst=4.0, tokens_per_s=10.0, token_burst=100.0)
+    assert one.charge(30.0, None, T0) is None
+    requests, tokens = one.left(T0)
+    assert (requests.name, requests.limit, requests.remaining) == ("requests", 4.0, 3.0)
+    assert requests.reset_s == pytest.approx(2.0)
+    assert (tokens.name, tokens.remaining) == ("tokens", 70.0)
+    assert tokens.reset_s == pytest.approx(3.0)
+    for _ in range(int(requests.remaining)):
+        assert one.charge(0.0, None, T0) is None
+    spent = one.left(T0)[0]
+    assert spent.remaining == 0.0
+    assert one.shortfall(0.0) is not None
+    one.refill(T0 + spent.reset_s)
+    assert one.shortfall(0.0) is None
+
+
+def test_bookings_and_debt_are_not_left_for_others() -> None:
+    """What is promised to a refused caller, or owed, is nobody's to take."""
+    one = quota(tokens_per_s=1.0, token_burst=10.0)
+    one.settle(0.0, 4.0, T0)
+    [tokens] = one.left(T0)
+    assert tokens.remaining == pytest.approx(6.0)
+    assert one.charge(8.0, "a", T0) is not None
+    [tokens] = one.left(T0)
+    assert tokens.remaining == 0.0

@@ -13,6 +13,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidegate.core.options import TenantLimits
 
@@ -93,6 +94,15 @@ class Shortfall:
     limit: float
     remaining: float
     reset_after_s: float
+
+
+class Left(NamedTuple):
+    """What a bucket has left for a newcomer; `reset_s`: until all is back or, with none, until one is."""
+
+    name: str
+    limit: float
+    remaining: float
+    reset_s: float
 
 
 @dataclass(slots=True)
@@ -180,6 +190,17 @@ class Quota:
             remaining=max(0.0, bucket.free()),
             reset_after_s=max(0.0, (bucket.burst - bucket.free()) / bucket.rate),
         )
+
+    def left(self, now: float) -> tuple[Left, ...]:
+        """What newcomers may still take, bucket by bucket."""
+        self.refill(now)
+        found = []
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                free = bucket.free()
+                missing = (bucket.burst if free >= 1 else min(1.0, bucket.burst)) - free
+                found.append(Left(name, bucket.burst, max(0.0, free), max(0.0, missing / bucket.rate)))
+        return tuple(found)
 
     def settle(self, requests: float, tokens: float, now: float) -> None:
         """Correct a charge: negative gives back, positive owes."""

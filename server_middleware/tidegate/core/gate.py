@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 from tidegate.core.books import Books
+from tidegate.core.bucket import Left
 from tidegate.core.cycle import Cycle, Effects
 from tidegate.core.decisions import (
     Ask,
@@ -153,6 +154,12 @@ class Gate:
     def queued_bytes(self) -> int:
         """Body bytes of those who wait."""
         return self._books.queue.queued_bytes
+
+    def quota_left(self, tenant: str, now: float) -> tuple[Left, ...]:
+        """What is left of this tenant's quota; nothing where it has none."""
+        self._tell(now)
+        quota = self._books.tenants.get(tenant, self._now).quota
+        return () if quota is None else quota.left(self._now)
 
     def outlook(self, ticket: int, now: float) -> tuple[int, float | None] | None:
         """A waiter's position (from 1) and estimated wait in seconds; `None` for who does not wait.
