@@ -75,7 +75,7 @@ def simulated_preemptions(prompt_tokens: list[int]) -> int:
 def test_gated_the_same_burst_never_preempts_and_everybody_is_answered(gated: Engine) -> None:
     """Whole answers, or honest 429s which, obeyed, end in a whole answer."""
     report, preemptions = flood(gated, "gated")
-    assert "Tidegate fault" not in gated.log.read_text()  # a fault opens the gate, and explains the rest
+    assert "Tidegate: fault" not in gated.log.read_text()  # a fault opens the gate, and explains the rest
     for outcome in report.outcomes:
         assert outcome.failure is None
         assert set(outcome.statuses[:-1]) <= {429}

@@ -91,7 +91,7 @@ async def test_nothing_found_is_a_failure_with_advice_that_looks_again(
     for _ in range(2):
         (reading,) = await probe.read()  # type: ignore[misc]
         assert reading.kv_usage == 0.5
-    assert caplog.text.count("probe found") == 1
+    assert caplog.text.count("the level is found") == 1
 
 
 async def test_a_living_snapshot_is_found(tmp_path: Path) -> None:

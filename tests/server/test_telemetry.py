@@ -139,14 +139,16 @@ def test_refusals_are_summed_up_in_the_log(caplog: pytest.LogCaptureFixture) -> 
         hook(AdmissionEvent(kind=EventKind.REFUSED, priority_class="batch", reason="displaced"))
         hook(tick)
         (line,) = caplog.messages
-        assert line.startswith("Refused 1000 (gold standard queue_full 1000); running 1, queued 2; ")
+        assert line.startswith(
+            "Tidegate: Refused 1000 (gold standard queue_full 1000); running 1, queued 2; "
+        )
         assert "KV of default 50%, watermark" in line
         assert "signal fresh" in line
         clock.advance(SUMMARY_INTERVAL_S)
         hook(tick)
         hook(tick)
     (line,) = caplog.messages[1:]
-    assert line.startswith("Refused 1 (batch displaced 1); running 1")
+    assert line.startswith("Tidegate: Refused 1 (batch displaced 1); running 1")
 
 
 def test_each_refusal_is_a_line_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
@@ -166,7 +168,7 @@ def test_each_refusal_is_a_line_when_debugging(caplog: pytest.LogCaptureFixture)
         )
     (line,) = caplog.messages
     assert line.startswith(
-        "Refused gold (class vip): wait_expired after 2.500 s, retry after 3.250 s; running 1"
+        "Tidegate: Refused gold (class vip): wait_expired after 2.500 s, retry after 3.250 s; running 1"
     )
     assert "KV of default 50%" in line
 
@@ -218,9 +220,9 @@ def test_a_disputed_capacity_is_one_line_each_way(caplog: pytest.LogCaptureFixtu
             statistics = replace(STATISTICS, instances=(row,))
             hook(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
     assert caplog.messages == [
-        "Capacity of default: it states 16384 tokens, its level says 9800. The gate goes by 9800; "
+        "Tidegate: Capacity of default: it states 16384 tokens, its level says 9800. The gate goes by 9800; "
         "set kv.capacity_tokens if you know better.",
-        "Capacity of default: what it states and what is measured agree again.",
+        "Tidegate: Capacity of default: what it states and what is measured agree again.",
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 

@@ -56,7 +56,7 @@ class FaultPolicy:
         self.count += 1
         cause = error.__cause__ or error
         detail = f"{type(cause).__name__}: {cause}"
-        self._hook(AdmissionEvent(kind=EventKind.FAULT, reason=where, detail=detail))
+        self._hook(AdmissionEvent(kind=EventKind.FAULT, reason=where, detail=detail, error=error))
         self._recent.append(now)
         piled_up = len(self._recent) == TRIP_COUNT and now - self._recent[0] <= TRIP_WINDOW_S
         if piled_up and self._opens and self._pass_until is None:

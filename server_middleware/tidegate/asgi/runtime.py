@@ -114,7 +114,7 @@ class Runtime:
             clock=clock,
             hook=self.hooks,
             on_fault=self.faults.record,
-            server_timing=self.settings.reply.server_timing,
+            reply=self.settings.reply,
         )
 
     def _manners(self) -> Manners:
@@ -194,7 +194,8 @@ class Runtime:
             except TypeError as error:
                 raise InvalidSettings(str(error)) from error
         probe, why = find_probe(self.settings.probe, host_app=self._host_app)
-        logger.info("Probe: %s", why)
+        # As loud as what is said when the level is lost: most servers print warnings only.
+        logger.warning("Tidegate: the level comes from %s", why)
         return probe
 
     def _probe_failed(self, instance: str, error: Exception) -> None:

@@ -102,7 +102,7 @@ class _LookAround:
                 _log.debug("%s: %s", why, error)
                 continue
             self._found = probe
-            _log.info("probe found: %s", why)
+            _log.warning("Tidegate: the level is found: %s", why)
             return readings
         raise ProbeError(self.advice())
 

@@ -1,21 +1,42 @@
 """Events as log lines: what an operator wants to read at three in the morning, and no more.
 
 Law of this file: one line a state change; refusals are summed up once in ten seconds, since a line
-for each would be a second flood. (At level DEBUG there is one for each.)
+for each would be a second flood. (At level DEBUG there is one for each.) Every line says whose it is:
+servers that have set up no logging for us print the bare text. What ends a bad state is as loud as its
+beginning, since they print warnings only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 from tidegate.telemetry.summary import RefusalSummary, state
 
-logger = logging.getLogger("tidegate")
-
 SUMMARY_INTERVAL_S = 10.0
+FAULT_INTERVAL_S = 60.0  # between two traces of the same kind of fault
+MOST_FAULTS = 64  # kinds told apart
+_ADVICE = {
+    "stale": "The engine answers late; the safety margin grows with the age of the reading.",
+    "blind": "No level can be read, and probe.on_blind rules; `tidegate check` says what it tries.",
+    "frozen": "Readings come and nothing in them moves: see that the address is the serving engine's.",
+    "stalled": "Work waits and the engine's counters stand still: look at its log; if it hangs, restart it.",
+    "asleep": "Requests are answered 503 until it wakes.",
+}
+
+
+class _Ours(logging.LoggerAdapter[logging.Logger]):
+    """Begins each line with our name."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"Tidegate: {msg}", kwargs
+
+
+logger = _Ours(logging.getLogger("tidegate"), {})
 
 
 class LogHook:
@@ -24,13 +45,20 @@ class LogHook:
     def __init__(self, clock: Callable[[], float], interval_s: float = SUMMARY_INTERVAL_S) -> None:
         self._clock = clock
         self._interval_s = interval_s
-        self._refused = RefusalSummary()
+        self._summaries = {
+            EventKind.REFUSED: RefusalSummary(),
+            EventKind.SHADOWED: RefusalSummary("Shadow: would have held or refused"),
+        }
         self._statistics: Statistics | None = None  # of the last tick
         self._summary_due_at = clock()
         self._probe_failures: dict[str, str] = {}
+        self._poor: set[str] = set()  # engines whose signal has been said to be poor
+        self._traced_at: dict[tuple[str, str], float] = {}
+        self._untraced: Counter[tuple[str, str]] = Counter()
         self._disputed: set[str] = set()  # engines whose capacity has been said to be in dispute
         self._writers: dict[EventKind, Callable[[AdmissionEvent], None]] = {
             EventKind.REFUSED: self._on_refused,
+            EventKind.SHADOWED: self._summaries[EventKind.SHADOWED].take,
             EventKind.TICK: self._on_tick,
             EventKind.FAULT: self._on_fault,
             EventKind.PASS_THROUGH: self._on_pass_through,
@@ -47,7 +75,7 @@ class LogHook:
             writer(event)
 
     def _on_refused(self, event: AdmissionEvent) -> None:
-        self._refused.take(event)
+        self._summaries[EventKind.REFUSED].take(event)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug(
                 "Refused %s (class %s): %s after %.3f s, retry after %s s; %s",
@@ -65,15 +93,16 @@ class LogHook:
             if instance.capacity_disputed != (instance.name in self._disputed):
                 self._on_dispute(instance)
         now = self._clock()
-        if not self._refused or now < self._summary_due_at:
+        if now < self._summary_due_at:
             return
-        self._summary_due_at = now + self._interval_s
-        logger.warning("%s", self._refused.line(event.statistics))
+        for summary in filter(None, self._summaries.values()):
+            self._summary_due_at = now + self._interval_s
+            logger.warning("%s", summary.line(event.statistics))
 
     def _on_dispute(self, instance: InstanceStatistics) -> None:
         self._disputed ^= {instance.name}
         if not instance.capacity_disputed:
-            logger.info("Capacity of %s: what it states and what is measured agree again.", instance.name)
+            logger.warning("Capacity of %s: what it states and what is measured agree again.", instance.name)
             return
         logger.warning(
             "Capacity of %s: it states %.0f tokens, its level says %.0f. The gate goes by %.0f; "
@@ -85,8 +114,23 @@ class LogHook:
         )
 
     def _on_fault(self, event: AdmissionEvent) -> None:
+        """The first of a kind in a minute with its trace; of the others there may be thousands."""
+        kind, now = (event.reason, type(event.error).__name__), self._clock()
+        if now - self._traced_at.get(kind, -FAULT_INTERVAL_S) < FAULT_INTERVAL_S:
+            self._untraced[kind] += 1
+            return
+        if len(self._traced_at) >= MOST_FAULTS:
+            self._traced_at.clear()
+            self._untraced.clear()
+        self._traced_at[kind] = now
+        more = self._untraced.pop(kind, 0)
         logger.error(
-            "Tidegate fault in %s: %s. The request follows on_internal_error.", event.reason, event.detail
+            "fault in %s: %s.%s A request that meets one on its way in follows on_internal_error; "
+            "one that is being served goes on.",
+            event.reason,
+            event.detail,
+            f" {more} more of the kind since the last trace." if more else "",
+            exc_info=event.error,
         )
 
     def _on_pass_through(self, event: AdmissionEvent) -> None:
@@ -107,7 +151,12 @@ class LogHook:
         logger.warning("Probe of %s failed: %s", event.instance or "the engine", event.detail)
 
     def _on_signal(self, event: AdmissionEvent) -> None:
+        was_poor = event.instance in self._poor
         if event.reason == "fresh":
             self._probe_failures.pop(event.instance, None)
-        level = logging.INFO if event.reason == "fresh" else logging.WARNING
-        logger.log(level, "Signal of %s is now %s. %s", event.instance, event.reason, event.detail)
+            self._poor.discard(event.instance)
+        else:
+            self._poor.add(event.instance)
+        level = logging.WARNING if event.reason != "fresh" or was_poor else logging.INFO
+        advice = _ADVICE.get(event.reason, "")
+        logger.log(level, "Signal of %s is now %s. %s", event.instance, event.reason, advice)

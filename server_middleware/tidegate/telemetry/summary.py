@@ -16,9 +16,14 @@ _OTHERS = ("others", "", "")
 
 
 class RefusalSummary:
-    """Counts refusals by tenant, class and reason between two lines."""
+    """Counts refusals by tenant, class and reason between two lines.
 
-    def __init__(self) -> None:
+    Args:
+        what: was done to them, as the line begins.
+    """
+
+    def __init__(self, what: str = "Refused") -> None:
+        self._what = what
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def __bool__(self) -> bool:
@@ -39,7 +44,7 @@ class RefusalSummary:
         parts += [f"others {rest}"] if rest else []
         total = self._counts.total()
         self._counts.clear()
-        return f"Refused {total} ({', '.join(parts)}); {state(statistics or Statistics(is_open=True))}"
+        return f"{self._what} {total} ({', '.join(parts)}); {state(statistics or Statistics(is_open=True))}"
 
 
 def state(statistics: Statistics) -> str:
