@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from importlib.metadata import version
 
 from tidegate.settings_errors import InvalidSettings
 
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tidegate", description="Admission control by the real KV level.")
+    parser.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="flood an engine with and without the gate, and compare")
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    import httpx
     from rich.console import Console
 
     from tidegate.demo.command import DemoFailed, demo, running_servers, simulated_server
@@ -69,6 +72,10 @@ def _demo(options: argparse.Namespace) -> int:
         asyncio.run(demo(flood, Console(), server, options.keep))
     except DemoFailed as error:
         print(f"tidegate: {error}", file=sys.stderr)
+        return 1
+    except httpx.RequestError as error:
+        address = error.request.url
+        print(f"tidegate: {address} does not answer ({error}). Is the server up?", file=sys.stderr)
         return 1
     return 0
 
