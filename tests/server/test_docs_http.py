@@ -15,6 +15,7 @@ from tidegate.asgi.classify import Dialect, GuardOptions, Route, RouteTable
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Replier, ReplyOptions, refusal_status
+from tidegate.core.bucket import Left
 from tidegate.core.decisions import Reason, Refuse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -93,6 +94,7 @@ def test_response_headers() -> None:
     assert {name.lower() for name in column("### Response headers of a refusal")} == _written()
     admitted = {name.lower() for name in column("## Response headers of an admitted request")}
     ours = [headers.server_timing(0.0), *headers.preference_applied([(b"prefer", b"wait=5")])]
+    ours += headers.quota_headers([Left("requests", 1.0, 1.0, 0.0)], send_policy=True)
     assert admitted == {"access-control-expose-headers", *(name.decode() for name, _ in ours)}
 
 

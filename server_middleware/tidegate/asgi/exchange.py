@@ -16,7 +16,7 @@ from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.background import Seen
 from tidegate.asgi.cors import expose
-from tidegate.asgi.headers import server_timing
+from tidegate.asgi.headers import quota_headers, server_timing
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.metering import MOST_BYTES, MOST_CHUNKS, Meter
 from tidegate.asgi.surroundings import Surroundings
@@ -163,9 +163,20 @@ class Exchange:
         if any(len(name) == len(_ALLOW_ORIGIN) and name.lower() == _ALLOW_ORIGIN for name, _ in headers):
             headers = expose(headers)
         headers += self._said.applied
-        if self._around.server_timing:
+        options = self._around.reply
+        if options.server_timing:
             headers.append(server_timing(self._admit.waited_s))
+        if options.quota_on_admitted and all(name.lower() != b"ratelimit" for name, _ in headers):
+            headers += self._quota_left(send_policy=options.expose_limits and options.send_policy)
         return {**message, "headers": headers}
+
+    def _quota_left(self, *, send_policy: bool) -> HeaderList:
+        try:
+            left = self._around.room.gate.quota_left(self._asked.ask.tenant, self._clock())
+            return quota_headers(left, send_policy=send_policy)
+        except Exception as error:  # noqa: BLE001 - the answer goes on without them
+            self._around.on_fault("quota_left", error)
+            return []
 
     def _on_first_byte(self, now: float) -> None:
         self._has_body = True

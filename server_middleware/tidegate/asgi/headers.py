@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import http_sf
 
 from tidegate.asgi.types import HeaderList, Headers, first_header, list_header
+from tidegate.core.bucket import Left
 from tidegate.core.decisions import Reason, Refuse
 
 _LARGEST_INTEGER = 999_999_999_999_999  # of a structured field
@@ -104,6 +106,21 @@ def refusal_headers(
             unit = _UNITS.get(name, _SEATS)
             headers.append((b"ratelimit-policy", _list(name, ("q", limit), unit)))
     return headers
+
+
+def quota_headers(left: Sequence[Left], *, send_policy: bool) -> HeaderList:
+    """What is left of a tenant's quota, for a caller that was admitted; nothing where it has none.
+
+    Where nothing is left, `t` is when there will be some, as in a refusal; else when all of it is back.
+    """
+    if not left:
+        return []
+    items = [_list(row.name, ("r", _floor(row.remaining)), ("t", _ceil(row.reset_s))) for row in left]
+    lines = [(b"ratelimit", b", ".join(items))]
+    if send_policy:
+        policies = [_list(row.name, ("q", _ceil(row.limit)), _UNITS[row.name]) for row in left]
+        lines.append((b"ratelimit-policy", b", ".join(policies)))
+    return lines
 
 
 @lru_cache(maxsize=1024)

@@ -60,6 +60,8 @@ class ReplyOptions(BaseModel):
     """Also send `RateLimit-Policy`; needs `expose_limits`."""
     server_timing: bool = True
     """Tell admitted callers in `Server-Timing` how long they were queued."""
+    quota_on_admitted: bool = False
+    """Tell admitted callers in `RateLimit` what is left of their tenant's quota, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
+from tidegate.asgi.replies import ReplyOptions
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.telemetry.events import Hooks
 
@@ -24,4 +25,4 @@ class Surroundings:
     clock: Callable[[], float]
     hook: Hooks
     on_fault: Callable[[str, Exception], None]
-    server_timing: bool
+    reply: ReplyOptions
