@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hooks
 from tidegate.telemetry.log import SUMMARY_INTERVAL_S, LogHook
-from tidegate.telemetry.prometheus import PrometheusHook, prometheus_hook
+from tidegate.telemetry.prometheus import FORGET_AFTER_TICKS, SIGNAL_STATES, PrometheusHook, prometheus_hook
 from tidegate.telemetry.summary import MOST_KINDS
 from tidegate.testing import FakeClock
 
@@ -91,6 +91,53 @@ def test_the_snapshot_is_mirrored_and_the_unknown_is_left_out(registry: Collecto
     assert value(registry, "tidegate_engine_waiting_requests", engine="default") is None
     assert value(registry, "tidegate_signal_state", engine="default", state="fresh") == 1
     assert value(registry, "tidegate_signal_state", engine="default", state="blind") == 0
+
+
+def test_an_engine_that_is_forgotten_is_no_alarm_for_ever(registry: CollectorRegistry) -> None:
+    """The placeholder before an engine's first reading is blind; its series go when it does."""
+    hook = PrometheusHook(registry)
+    blind = replace(STATISTICS, instances=(replace(INSTANCE, state="blind"),))
+    named = replace(STATISTICS, instances=(replace(INSTANCE, name="a:1"),))
+    hook(AdmissionEvent(kind=EventKind.TICK, statistics=blind))
+    assert value(registry, "tidegate_signal_state", engine="default", state="blind") == 1
+    for _ in range(FORGET_AFTER_TICKS):
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=named))
+    left = [
+        sample.name
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.labels.get("engine") == "default"
+    ]
+    assert left == []
+    assert value(registry, "tidegate_signal_state", engine="a:1", state="fresh") == 1
+    hook(AdmissionEvent(kind=EventKind.TICK, statistics=blind))
+    assert value(registry, "tidegate_signal_state", engine="default", state="blind") == 1, "it may return"
+
+
+def test_where_series_cannot_be_removed_a_forgotten_engine_is_in_no_state(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several processes: the library keeps every series, and would warn at each removal."""
+    hook = PrometheusHook(registry)
+    hook(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "anywhere")
+    for _ in range(FORGET_AFTER_TICKS):
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=replace(STATISTICS, instances=())))
+    states = [
+        value(registry, "tidegate_signal_state", engine="default", state=state) for state in SIGNAL_STATES
+    ]
+    assert states == [0] * len(SIGNAL_STATES)
+
+
+def test_engines_of_another_middleware_are_not_forgotten(registry: CollectorRegistry) -> None:
+    """Two of them in one process share a hook and tick in turns."""
+    hook = PrometheusHook(registry)
+    other = replace(STATISTICS, instances=(replace(INSTANCE, name="a:1"),))
+    for _ in range(FORGET_AFTER_TICKS * 2):
+        for statistics in (STATISTICS, other):
+            hook(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
+    for engine in ("default", "a:1"):
+        assert value(registry, "tidegate_signal_state", engine=engine, state="fresh") == 1
 
 
 def test_modes_pass_through_and_draining_are_gauges(registry: CollectorRegistry) -> None:
@@ -224,7 +271,7 @@ def test_a_disputed_capacity_is_one_line_each_way(caplog: pytest.LogCaptureFixtu
         "set kv.capacity_tokens if you know better.",
         "Tidegate: Capacity of default: what it states and what is measured agree again.",
     ]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
 def test_a_disputed_capacity_is_a_gauge(registry: CollectorRegistry) -> None:

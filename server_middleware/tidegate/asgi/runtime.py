@@ -230,10 +230,10 @@ class Runtime:
         self._watermark = min(marks, default=self._watermark)  # the probe looks more often near it
         for instance in statistics.instances:
             if self._states.get(instance.name) != instance.state:
-                self._states[instance.name] = instance.state
                 self.hooks(
                     AdmissionEvent(kind=EventKind.SIGNAL, instance=instance.name, reason=instance.state)
                 )
+        self._states = {instance.name: instance.state for instance in statistics.instances}
         self.console.record(statistics)
         self.hooks(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
 

@@ -7,6 +7,7 @@ multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 SIGNAL_STATES = ("fresh", "stale", "blind", "frozen", "stalled", "asleep")
 MODES = ("enforce", "shadow", "off")
+FORGET_AFTER_TICKS = 20  # more than one: several middlewares of a process share a hook, each with its engines
 WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60)
 
 _GaugeMode = Literal["livesum", "livemax", "livemostrecent"]
@@ -102,6 +104,9 @@ class PrometheusHook:
         )
         self.state = gauge("signal_state", "1 for the state the signal is in", "engine", "state", mode=most)
 
+        self._mirrored: dict[str, tuple[InstanceStatistics, int]] = {}  # with the tick that told of it last
+        self._ticks = 0
+
         # A series is looked up once: `labels` takes longer than counting.
         self._per_class = lru_cache(maxsize=64)(self._of_class)
         self._refused = lru_cache(maxsize=1024)(self.refused.labels)
@@ -170,12 +175,32 @@ class PrometheusHook:
             self.queued.labels(row.name).set(row.queued)
             self.running.labels(row.name).set(row.running)
             self.oldest.labels(row.name).set(row.oldest_wait_s)
+        self._ticks += 1
         for instance in statistics.instances:
-            self._mirror_instance(instance)
+            self._mirrored[instance.name] = (instance, self._ticks)
+            for gauge, value in self._figures(instance):
+                if value is not None:  # an unknown figure is left out, never shown as 0
+                    gauge.labels(instance.name).set(value)
+            for state in SIGNAL_STATES:
+                self.state.labels(instance.name, state).set(state == instance.state)
+        for instance, tick in tuple(self._mirrored.values()):
+            if self._ticks - tick >= FORGET_AFTER_TICKS:
+                self._drop(instance)
 
-    def _mirror_instance(self, instance: InstanceStatistics) -> None:
-        name = instance.name
-        known: list[tuple[Gauge, float | None]] = [
+    def _drop(self, instance: InstanceStatistics) -> None:
+        """The gate has forgotten this one: what was last true of it must not alarm anybody for ever."""
+        del self._mirrored[instance.name]
+        for state in SIGNAL_STATES:
+            self.state.labels(instance.name, state).set(0)
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            return  # series cannot be removed there
+        for gauge, _ in self._figures(instance):
+            gauge.remove(instance.name)
+        for state in SIGNAL_STATES:
+            self.state.remove(instance.name, state)
+
+    def _figures(self, instance: InstanceStatistics) -> list[tuple[Gauge, float | None]]:
+        return [
             (self.level, instance.level),
             (self.age, instance.age_s),
             (self.watermark, instance.high_watermark),
@@ -189,11 +214,6 @@ class PrometheusHook:
             (self.preemptions, instance.preemptions),
             (self.engine_waiting, instance.waiting_in_engine),
         ]
-        for gauge, value in known:
-            if value is not None:  # an unknown figure is left out, never shown as 0
-                gauge.labels(name).set(value)
-        for state in SIGNAL_STATES:
-            self.state.labels(name, state).set(state == instance.state)
 
 
 _hooks: dict[int, PrometheusHook] = {}
