@@ -112,6 +112,12 @@ def told(settings: type[BaseModel], error: ValidationError) -> str:
     return "; ".join(_told_one(settings, each) for each in problems if each["type"] not in _CONSEQUENCES)
 
 
+def named_setting(message: str) -> str:
+    """The first field or variable that a message of ours names: all that a stranger may hear of it."""
+    found = re.match(rf"{PREFIX}\w+|[a-z_]+(?:\.[a-z_]+|\[\d+\])*", message)
+    return found[0] if found else FILE_VARIABLE
+
+
 def _told_one(settings: type[BaseModel], problem: ErrorDetails) -> str:
     path = [part for part in problem["loc"] if not str(part).startswith("function-")]
     field, group = _dotted(path), str(path[0]) if path else ""

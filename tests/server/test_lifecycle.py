@@ -68,15 +68,17 @@ async def test_a_wrong_setting_is_told_by_startup_failed(monkeypatch: pytest.Mon
 
 
 async def test_without_lifespan_a_wrong_setting_is_a_503_that_names_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Guarded requests are told; health still works."""
+    """Guarded requests are told the name, the log the rest; health still works."""
     monkeypatch.setenv("TIDEGATE_MODE", "enforced")
     gate = AdmissionMiddleware(App())
+    assert "mode is 'enforced'" in caplog.text
     async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://x") as client:
         refused = await client.post("/v1/completions", json={"prompt": "x"})
         assert refused.status_code == 503
-        assert "mode is 'enforced'" in refused.json()["error"]["message"]
+        assert "see mode." in refused.json()["error"]["message"]
+        assert "enforced" not in refused.text, "a value may be a secret"
         assert (await client.get("/health")).status_code == 200
 
 

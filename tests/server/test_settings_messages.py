@@ -10,6 +10,7 @@ import pytest
 
 from tests.server.test_settings import options_with_defaults
 from tidegate import InvalidSettings, Settings
+from tidegate.settings_errors import named_setting
 
 
 def said_of(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -142,3 +143,17 @@ def test_every_option_can_be_set_by_its_variable(name: str, monkeypatch: pytest.
         value = getattr(value, part)
     monkeypatch.setenv("TIDEGATE_" + name.upper().replace(".", "__"), in_environment(value))
     assert Settings.load() == settings
+
+
+@pytest.mark.parametrize(
+    ("message", "setting"),
+    [
+        ("kv.high_watermark is 82.0: give a fraction.", "kv.high_watermark"),
+        ("tenants[2].keys[0] is wrong", "tenants[2].keys[0]"),
+        ("TIDEGATE_KV__X is set, but there is no such option.", "TIDEGATE_KV__X"),
+        ("/etc/secret place.toml is not valid TOML", "TIDEGATE_CONFIG"),
+    ],
+)
+def test_a_stranger_hears_the_name_of_the_setting_only(message: str, setting: str) -> None:
+    """The 503 of a server without a lifespan is open to everybody."""
+    assert named_setting(message) == setting

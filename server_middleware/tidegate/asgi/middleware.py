@@ -21,7 +21,7 @@ from tidegate.asgi.types import App, Message, Receive, Scope, Send
 from tidegate.core.decisions import Uniform
 from tidegate.probes.function import ProbeLike
 from tidegate.settings import Mode, Settings
-from tidegate.settings_errors import InvalidSettings
+from tidegate.settings_errors import InvalidSettings, named_setting
 from tidegate.telemetry.events import Hook
 
 logger = logging.getLogger("tidegate")
@@ -114,7 +114,7 @@ class AdmissionMiddleware:
         if route is None:
             await self.app(scope, receive, send)
         else:
-            await misconfigured(self.error or "unknown", scope, route, send)
+            await misconfigured(named_setting(self.error or ""), scope, route, send)
 
     def _running(self) -> Runtime:
         """The runtime of this loop, made and started when first needed.

@@ -189,7 +189,13 @@ class Replier:
         await send_reply(reply, scope, send)
 
 
-async def misconfigured(error: str, scope: Scope, route: Route | None, send: Send) -> None:
-    """503 that names the setting: there is no lifespan to tell, and a server must not answer 500 to all."""
-    text = f"Tidegate is misconfigured and admits nothing here: {error}"
+async def misconfigured(setting: str, scope: Scope, route: Route | None, send: Send) -> None:
+    """503 that names the setting: there is no lifespan to tell, and a server must not answer 500 to all.
+
+    Its value is not for strangers.
+    """
+    text = (
+        f"Tidegate is misconfigured and admits nothing here: see {setting}. What is wrong with it stands in "
+        "the server's log."
+    )
     await send_reply(build_problem(503, text, scope, route, reason="misconfigured"), scope, send)
