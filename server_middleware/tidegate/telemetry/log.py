@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
@@ -29,7 +29,13 @@ _ADVICE = {
 }
 
 
-class _Ours(logging.LoggerAdapter[logging.Logger]):
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # generic at run time from Python 3.11 on
+
+
+class _Ours(_Adapter):
     """Begins each line with our name."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
