@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hooks
 from tidegate.telemetry.log import SUMMARY_INTERVAL_S, LogHook
-from tidegate.telemetry.prometheus import FORGET_AFTER_TICKS, SIGNAL_STATES, PrometheusHook, prometheus_hook
+from tidegate.telemetry.prometheus import (
+    FORGET_AFTER_TICKS,
+    SIGNAL_STATES,
+    WAIT_BUCKETS_S,
+    PrometheusHook,
+    prometheus_hook,
+)
 from tidegate.telemetry.summary import MOST_KINDS
 from tidegate.testing import FakeClock
 
@@ -301,3 +308,49 @@ def test_a_raising_hook_is_dropped_and_the_others_hear_on() -> None:
     for _ in range(2):
         hooks(AdmissionEvent(kind=EventKind.LEFT))
     assert len(heard) == 2
+
+
+WAITS = [0.0, 0.004, 0.005, 0.0051, 0.3, 59.9, 60.0, 1e6]
+
+
+def test_what_is_added_up_is_what_the_library_would_have_counted(registry: CollectorRegistry) -> None:
+    """Bucket for bucket, bounds included, however often it is scraped in between."""
+    plain = Histogram("plain", "x", registry=registry, buckets=WAIT_BUCKETS_S)
+    hook = PrometheusHook(registry)
+    for wait_s in WAITS:
+        plain.observe(wait_s)
+        hook(AdmissionEvent(kind=EventKind.ADMITTED, priority_class="vip", waited_s=wait_s))
+        assert value(registry, "tidegate_admitted_total", **{"class": "vip"}) == value(
+            registry, "plain_count"
+        )
+    for bound in [str(float(bound)) for bound in WAIT_BUCKETS_S] + ["+Inf"]:
+        ours = value(registry, "tidegate_queue_wait_seconds_bucket", **{"class": "vip", "le": bound})
+        assert ours == value(registry, "plain_bucket", le=bound)
+    assert value(registry, "tidegate_queue_wait_seconds_sum", **{"class": "vip"}) == sum(WAITS)
+
+
+def test_nothing_is_lost_between_threads(registry: CollectorRegistry) -> None:
+    """A scrape may run in a thread of its own while requests are counted."""
+    hook = PrometheusHook(registry)
+    event = AdmissionEvent(kind=EventKind.ADMITTED, priority_class="vip", waited_s=0.1)
+
+    def count() -> None:
+        for _ in range(2000):
+            hook(event)
+
+    threads = [threading.Thread(target=count) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        list(registry.collect())
+    assert value(registry, "tidegate_admitted_total", **{"class": "vip"}) == 4000
+    assert value(registry, "tidegate_queue_wait_seconds_count", **{"class": "vip"}) == 4000
+
+
+def test_the_sums_reach_the_metrics_once_a_second_too(registry: CollectorRegistry) -> None:
+    """Where several processes share a directory, a scrape does not come by here."""
+    hook = PrometheusHook(registry)
+    hook(AdmissionEvent(kind=EventKind.ADMITTED, priority_class="vip"))
+    hook(AdmissionEvent(kind=EventKind.TICK, statistics=STATISTICS))
+    [metric] = hook.admitted.collect()
+    assert metric.samples[0].value == 1

@@ -8,12 +8,12 @@ multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
 from __future__ import annotations
 
 import os
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from tidegate.core.decisions import InstanceStatistics, Statistics
+from tidegate.telemetry.batches import UNKNOWN_CLASS, BatchHistogram, BeforeScrape, Sums
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 SIGNAL_STATES = ("fresh", "stale", "blind", "frozen", "stalled", "asleep")
@@ -24,29 +24,21 @@ WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 3
 _GaugeMode = Literal["livesum", "livemax", "livemostrecent"]
 
 
-class _ClassSeries(NamedTuple):
-    """The series of one class that every request moves."""
-
-    admitted: Counter
-    wait: Histogram
-    first_byte: Histogram
-    duration: Histogram
-    prompt_tokens: Counter
-    output_tokens: Counter
-
-
 class PrometheusHook:
     """Counts events and mirrors the gate's snapshot once a second."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._sums = Sums(WAIT_BUCKETS_S)
+        BeforeScrape(registry, self._hand_on)
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"tidegate_{name}", text, labels, registry=registry)
 
         def gauge(name: str, text: str, *labels: str, mode: _GaugeMode = "livesum") -> Gauge:
             return Gauge(f"tidegate_{name}", text, labels, registry=registry, multiprocess_mode=mode)
 
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            return Histogram(f"tidegate_{name}", text, labels, registry=registry, buckets=WAIT_BUCKETS_S)
+        def histogram(name: str, text: str, *labels: str) -> BatchHistogram:
+            return BatchHistogram(f"tidegate_{name}", text, labels, registry=registry, buckets=WAIT_BUCKETS_S)
 
         most: _GaugeMode = "livemax"
         self.admitted = counter("admitted", "Requests let through", "class")
@@ -107,42 +99,28 @@ class PrometheusHook:
         self._mirrored: dict[str, tuple[InstanceStatistics, int]] = {}  # with the tick that told of it last
         self._ticks = 0
 
-        # A series is looked up once: `labels` takes longer than counting.
-        self._per_class = lru_cache(maxsize=64)(self._of_class)
-        self._refused = lru_cache(maxsize=1024)(self.refused.labels)
-        self._ended = lru_cache(maxsize=1024)(self.ended.labels)
-
     def __call__(self, event: AdmissionEvent) -> None:
-        name = event.priority_class or "unknown"
-        kind = event.kind
-        if kind is EventKind.ADMITTED:
-            series = self._per_class(name)
-            series.admitted.inc()
-            series.wait.observe(event.waited_s)
-        elif kind is EventKind.REFUSED:
-            self._refused(name, event.reason).inc()
-        elif kind is EventKind.FIRST_BYTE:
-            self._per_class(name).first_byte.observe(event.duration_s)
-        elif kind is EventKind.ENDED:
-            self._ended(name, f"{event.status // 100}xx" if event.status else "none").inc()
-            series = self._per_class(name)
-            series.duration.observe(event.duration_s)
-            series.prompt_tokens.inc(event.prompt_tokens)
-            series.output_tokens.inc(event.output_tokens)
-        elif kind is EventKind.TICK and event.statistics is not None:
+        if self._sums.add(event):
+            return
+        if event.kind is EventKind.TICK and event.statistics is not None:
+            self._hand_on()
             self._mirror(event.statistics)
         else:
-            self._rare(name, event)
+            self._rare(event.priority_class or UNKNOWN_CLASS, event)
 
-    def _of_class(self, name: str) -> _ClassSeries:
-        return _ClassSeries(
-            admitted=self.admitted.labels(name),
-            wait=self.wait.labels(name),
-            first_byte=self.first_byte.labels(name),
-            duration=self.duration.labels(name),
-            prompt_tokens=self.prompt_tokens.labels(name),
-            output_tokens=self.output_tokens.labels(name),
-        )
+    def _hand_on(self) -> None:
+        """Bring the metrics up to the sums."""
+        for name, sums in self._sums.taken().items():
+            self.admitted.labels(name).inc(sums.admitted)
+            self.prompt_tokens.labels(name).inc(sums.prompt_tokens)
+            self.output_tokens.labels(name).inc(sums.output_tokens)
+            self.wait.labels(name).take(sums.wait)
+            self.first_byte.labels(name).take(sums.first_byte)
+            self.duration.labels(name).take(sums.duration)
+            for status, count in sums.ended.items():
+                self.ended.labels(name, f"{status // 100}xx" if status else "none").inc(count)
+            for reason, count in sums.refused.items():
+                self.refused.labels(name, reason).inc(count)
 
     def _rare(self, name: str, event: AdmissionEvent) -> None:
         match event.kind:
