@@ -1,7 +1,8 @@
 """The `tidegate` command: `demo`, `check`, `top`.
 
 Law of this file: it reads arguments and prints; each command's work is in a module of its own, imported
-only when it is asked for.
+only when it is asked for. The command is there after a bare `pip install tidegate` too, so nothing that an
+extra brings is imported before it can be said which.
 """
 
 from __future__ import annotations
@@ -11,12 +12,30 @@ import asyncio
 import sys
 from importlib.metadata import version
 
-from tidegate.settings_errors import InvalidSettings
+_OF_THE_EXTRA = frozenset(
+    {"pydantic", "pydantic_settings", "msgspec", "prometheus_client", "rich", "starlette", "uvicorn"}
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 good, 1 failed, 2 wrong usage or configuration."""
     options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in _OF_THE_EXTRA:
+            raise
+        print(
+            f"tidegate: the command needs the package {package!r}: pip install 'tidegate[cli]'",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tidegate.settings_errors import InvalidSettings
+
     try:
         return int(options.run(options))
     except InvalidSettings as error:

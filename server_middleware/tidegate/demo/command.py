@@ -87,7 +87,7 @@ async def demo(flood: Flood, console: Console, server: Starter, keep: bool) -> N
     )
     if keep:
         async with server(True) as url:
-            console.print(_playground(url))
+            console.print(_playground(url), soft_wrap=True)  # a line to be pasted must stay one
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
