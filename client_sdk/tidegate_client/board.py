@@ -53,7 +53,6 @@ class Board:
         with self._lock:
             if not origin.lane.is_open(now):
                 return False
-            origin.lane.sent(now)
             turn.held.append((origin.lane, None))
             return True
 
@@ -66,7 +65,6 @@ class Board:
             while (lane := self._next_lane(turn)) is not None:
                 if turn.at is None:
                     if lane.is_open(now) or (turn.appointed and lane.limit is None):
-                        lane.sent(now)
                         turn.held.append((lane, None))
                         continue
                     turn.until = lane.estimate(now)
@@ -97,7 +95,7 @@ class Board:
             for lane, ticket in turn.held:
                 if lane.limit is not None and ticket is not None:
                     turn.answering.append((lane, ticket))
-                lane.let_in(ticket)
+                lane.let_in(ticket, now)
                 self._settle(lane, now, uniform)
             turn.held.clear()
 

@@ -31,7 +31,7 @@ def drain(lane: Lane, now: float, until: float, *, let_in: bool = True, uniform:
         for ticket in lane.advance(now, lambda: uniform):
             left.append(now)
             if let_in:
-                lane.let_in(ticket)
+                lane.let_in(ticket, now)
     return left
 
 
@@ -70,7 +70,7 @@ def test_the_range_doubles_with_each_refusal_in_a_row_and_shrinks_after_success(
         (left,) = drain(lane, now, now + 60.0, let_in=False)
         spreads.append(left - now - 1.0)
         now = left + 0.01
-    lane.let_in(None)
+    lane.let_in(None, now)
     lane.refused(None, now, now + 1.0, 1.0, 16.0, HALF)
     lane.enter(Ticket(1))
     spreads.append(drain(lane, now, now + 60.0)[0] - now - 1.0)
@@ -144,9 +144,8 @@ def test_the_pace_is_what_the_server_showed() -> None:
     of it.
     """
     lane = Lane(slow_start=8)
-    lane.sent(0.0)
     for _ in range(20):
-        lane.let_in(None)
+        lane.let_in(None, 0.0)
     lane.refused(None, 0.0, 1.0, 1.0, 16.0, HALF)
     for order in range(200):
         lane.enter(Ticket(order))
@@ -155,7 +154,7 @@ def test_the_pace_is_what_the_server_showed() -> None:
     while len(left) < 40 and (wake_at := lane.wake_at()) is not None:
         for ticket in lane.advance(wake_at, draws.random):
             left.append(wake_at)
-            lane.let_in(ticket)
+            lane.let_in(ticket, wake_at)
     gaps = [b - a for a, b in itertools.pairwise(left)]
 
     assert min(gaps) >= 0.75 * 0.05 / 2 ** (2 / 5)
@@ -211,7 +210,7 @@ def test_nobody_goes_while_it_is_quiet_and_nobody_is_lost(steps: list[tuple[str,
         elif what == "leave" and waiting:
             lane.leave(waiting.pop(int(share * len(waiting))))
         elif what == "let_in" and under_way:
-            lane.let_in(under_way.pop(0))
+            lane.let_in(under_way.pop(0), now)
         elif what == "hold":
             lane.hold(now, now + 1.0, 1.0, share)
             told_until = max(told_until, now + 1.0)

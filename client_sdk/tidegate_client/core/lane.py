@@ -9,10 +9,11 @@ the server named; a later refusal that names an earlier time never shortens that
 leave in order of arrival,
 
 - the first at `quiet_until` plus the least of n uniform draws of the jitter range, n being the callers that
-  wait. That is when the first of n independent callers would come back, so that many processes still spread out;
+  wait. That is when the first of n independent callers would come, so that many processes still spread out;
 - spaced by a jittered gap at the pace which the server stated or showed (`pace`);
-- with at most `window` attempts of unknown outcome under way: few at first, one more with each that is let in
-  (slow start, V. Jacobson, "Congestion Avoidance and Control", 1988), half as many after each quiet time in a row.
+- with at most `window` attempts of unknown outcome under way: few at first, one more with each that is let
+  in (slow start: V. Jacobson, "Congestion Avoidance and Control", 1988), half as many after each quiet time
+  in a row.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ minutes.
 """
 _OPENS_AFTER_S = 10.0
 _MOST_LATE = 0.5
-"""Share of a gap that a late timer may take off the next one: a busy event loop neither slows the line down nor
-sends it in bursts.
+"""Share of a gap that a late timer may take off the next one: a busy event loop neither slows the line down
+nor sends it in bursts.
 """
 
 
@@ -92,13 +93,9 @@ class Lane:
             self.refused_in_row, self._window = 0, self._slow_start
             self._unknown.clear()
 
-    def sent(self, now: float) -> None:
-        """An attempt went out without a ticket."""
-        self._pace.sent(now)
-
-    def let_in(self, ticket: Ticket | None) -> None:
+    def let_in(self, ticket: Ticket | None, now: float) -> None:
         """An attempt was not refused."""
-        self._pace.let_in()
+        self._pace.let_in(now, free=not self._recovering)
         self.refused_in_row = 0
         if ticket is not None:
             self._unknown.pop(ticket, None)
@@ -182,8 +179,6 @@ class Lane:
                 self.limit.under_way += 1
             if self._recovering:
                 self._release(head, now, uniform())
-            else:
-                self.sent(now)
         return granted
 
     def wake_at(self) -> float | None:

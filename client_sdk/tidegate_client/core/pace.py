@@ -1,9 +1,9 @@
 """How many calls a second one process sends to a server that has refused some of them.
 
 Law: pure. The pace is what the server says it allows, or else what it has shown: attempts it let in, over the
-time from the first release of one cycle to the first of a later one, so that its own pauses count. What it has
-shown is probed upwards for as long as nothing is refused, and is taken back to what it then shows. Source of
-the thought: N. Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue, 2016.
+time from the first of one cycle to the first of a later one, so that its own pauses count. What it has shown
+is probed upwards for as long as nothing is refused, and is taken back to what it then shows. Source of the
+thought: N. Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue, 2016.
 
 While a server is quiet it saves up (a token bucket fills). Those savings are spent evenly over the calls that
 wait, and never at more than one and a half times the rate: all at once they would be the next herd.
@@ -16,14 +16,16 @@ import math
 from .limits import Allowance
 
 # Tuned in simulation on token buckets (5 to 100 per second, waits told in seconds and in milliseconds) and on
-# servers with 8 and 32 places, for 100 to 400 callers: faster growth ends in more quiet times, slower leaves a
-# freed server idle.
+# servers with 8 and 32 places, for 100 to 400 callers: faster growth ends in more quiet times, slower leaves
+# a freed server idle.
 _LEAD = 1.2
 """The first cycle begins this much faster than the pace shown, which is what a server lets in at least."""
 _GROWTH_PER_S = math.log(2.0) / 10.0
-"""What each release adds to the pace: unhindered it doubles in ten seconds. Counting releases, not time, a line
-that was held up (a window, a busy event loop) has not shown that the server bears more.
+"""What each release adds to the pace: unhindered it doubles in ten seconds. Releases count, not time: a line
+that was held up (by its window, by a busy event loop) has not shown that the server bears more.
 """
+_LATER_GROWTH_PER_S = _GROWTH_PER_S / 2
+"""After a second refusal the pace has been measured, and the next one is to come late."""
 _BLIND_PACE_PER_S = 8.0
 _BLIND_GROWTH_PER_S = math.log(2.0)
 _LEAST_SHOWN = 5
@@ -36,7 +38,7 @@ _COUNTED_S = 10.0
 """How far back the first cycle looks; without a bound an hour of light traffic would pass for the server's
 pace.
 """
-_TRUSTED_SAVINGS = 0.7
+_TRUSTED_SAVINGS = 0.6
 """Share of what the server should have saved up by its shown pace that is counted on."""
 _MOST_OVER = 1.5
 _GAP_JITTER = 0.2
@@ -56,13 +58,10 @@ class Pace:
         self._began_at = 0.0
         self._released = 0
 
-    def sent(self, now: float) -> None:
-        """An attempt went out while nothing held it up."""
-        if self._since is None or now - self._since > _COUNTED_S:
+    def let_in(self, now: float, *, free: bool) -> None:
+        """An attempt was not refused. `free`: nothing had been refused yet, so the count may begin here."""
+        if free and (self._since is None or now - self._since > _COUNTED_S):
             self._since, self._let_in = now, 0
-
-    def let_in(self) -> None:
-        """An attempt was not refused."""
         self._let_in += 1
 
     def quiet(self, now: float, until: float) -> None:
@@ -115,11 +114,10 @@ class Pace:
 
     def _shown_at(self, shown_per_s: float, now: float, waiting: int) -> float:
         if self._cycles <= 1:
-            over = _LEAD
-        else:
-            saved = min(float(self._first_burst), shown_per_s * (self._began_at - self._quiet[0]))
-            over = self._over(shown_per_s, _TRUSTED_SAVINGS * saved, now, waiting)
-        return shown_per_s * over + _GROWTH_PER_S * self._released
+            return shown_per_s * _LEAD + _GROWTH_PER_S * self._released
+        saved = min(float(self._first_burst), shown_per_s * (self._began_at - self._quiet[0]))
+        over = self._over(shown_per_s, _TRUSTED_SAVINGS * saved, now, waiting)
+        return shown_per_s * over + _LATER_GROWTH_PER_S * self._released
 
     def _over(self, rate_per_s: float, saved: float, now: float, waiting: int) -> float:
         """How far above its rate to go, so that the rest of what was `saved` lasts as long as the line."""
