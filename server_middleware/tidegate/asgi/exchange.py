@@ -238,6 +238,8 @@ class Exchange:
         self._emit(EventKind.ENDED, self._around.clock(), settlement)
 
     def _emit(self, kind: EventKind, now: float, settlement: Settlement | None = None) -> None:
+        if not self._around.hook.hears(kind):
+            return
         ask = self._asked.ask
         prompt = settlement.prompt_tokens if settlement else None
         output = settlement.output_tokens if settlement else None

@@ -60,8 +60,9 @@ def with_content_length(headers: Headers, length_bytes: int) -> HeaderList:
 
 def content_length(headers: Headers) -> int | None:
     """The declared body size in bytes; `None` when absent, repeated with different values or not a number."""
-    values = set(header_lines(headers, b"content-length"))
-    if len(values) != 1:
+    lines = [value for name, value in headers if name.lower() == b"content-length"]
+    if not lines:
         return None
+    values = {line.strip(b" \t") for line in lines}
     value = values.pop()
-    return int(value) if value.isascii() and value.isdigit() and len(value) <= 18 else None
+    return int(value) if not values and value.isdigit() and len(value) <= 18 else None

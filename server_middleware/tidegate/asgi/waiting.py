@@ -155,7 +155,12 @@ class WaitingRoom:
 
     def release(self, ticket: int, settlement: Settlement) -> None:
         """A lease has ended (idempotent)."""
-        self._guarded("release", lambda now: self.gate.release(ticket, settlement, now, self._uniform))
+        try:
+            step = self.gate.release(ticket, settlement, self._clock(), self._uniform)
+        except Exception as error:  # noqa: BLE001 - the gate must never be the outage
+            self._failed("release", error)
+            return
+        self._apply(step)
 
     def observe(self, readings: Sequence[Reading]) -> None:
         """New readings have arrived."""
@@ -209,10 +214,13 @@ class WaitingRoom:
         try:
             step = operation(self._clock())
         except Exception as error:  # noqa: BLE001 - the gate must never be the outage
-            self._on_fault(where, error)
-            self._fail_waiters(where)
+            self._failed(where, error)
             return
         self._apply(step)
+
+    def _failed(self, where: str, error: Exception) -> None:
+        self._on_fault(where, error)
+        self._fail_waiters(where)
 
     def _apply(self, step: Step) -> None:
         for grant in step.grants:
