@@ -6,6 +6,7 @@ environment); only the transports in it are wrapped. The SDKs are imported when 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import httpx_transports
@@ -28,10 +29,7 @@ def openai_client(
     """
     import openai
 
-    http_client = options.pop("http_client", None) or openai.DefaultHttpxClient()
-    return openai.OpenAI(
-        **{"max_retries": 0, **options}, http_client=retrying(http_client, policy=policy, on_wait=on_wait)
-    )
+    return openai.OpenAI(**_fitted(options, openai.DefaultHttpxClient, policy, on_wait))
 
 
 def async_openai_client(
@@ -40,10 +38,7 @@ def async_openai_client(
     """`openai_client`, for event loops."""
     import openai
 
-    http_client = options.pop("http_client", None) or openai.DefaultAsyncHttpxClient()
-    return openai.AsyncOpenAI(
-        **{"max_retries": 0, **options}, http_client=retrying(http_client, policy=policy, on_wait=on_wait)
-    )
+    return openai.AsyncOpenAI(**_fitted(options, openai.DefaultAsyncHttpxClient, policy, on_wait))
 
 
 def anthropic_client(
@@ -56,10 +51,7 @@ def anthropic_client(
     """
     import anthropic
 
-    http_client = options.pop("http_client", None) or anthropic.DefaultHttpxClient()
-    return anthropic.Anthropic(
-        **{"max_retries": 0, **options}, http_client=retrying(http_client, policy=policy, on_wait=on_wait)
-    )
+    return anthropic.Anthropic(**_fitted(options, anthropic.DefaultHttpxClient, policy, on_wait))
 
 
 def async_anthropic_client(
@@ -68,10 +60,7 @@ def async_anthropic_client(
     """`anthropic_client`, for event loops."""
     import anthropic
 
-    http_client = options.pop("http_client", None) or anthropic.DefaultAsyncHttpxClient()
-    return anthropic.AsyncAnthropic(
-        **{"max_retries": 0, **options}, http_client=retrying(http_client, policy=policy, on_wait=on_wait)
-    )
+    return anthropic.AsyncAnthropic(**_fitted(options, anthropic.DefaultAsyncHttpxClient, policy, on_wait))
 
 
 def retrying(
@@ -84,18 +73,24 @@ def retrying(
     Raises:
         TypeError: for something that is neither.
     """
-    transports, is_async = _transports_for(http_client)
-    kind = transports.AsyncRetryTransport if is_async else transports.RetryTransport
-    return fit(http_client, lambda inner: kind(inner, policy=policy, on_wait=on_wait))
+    return fit(http_client, _transport_for(http_client), policy, on_wait)
 
 
-def _transports_for(http_client: object) -> tuple[Any, bool]:
+def _fitted(
+    options: dict[str, Any], default: Callable[[], Any], policy: RetryPolicy | None, on_wait: OnWait | None
+) -> dict[str, Any]:
+    """The SDK's `options` with its retries off and its HTTP client, given or `default`, fitted."""
+    http_client = retrying(options.get("http_client") or default(), policy=policy, on_wait=on_wait)
+    return {"max_retries": 0, **options, "http_client": http_client}
+
+
+def _transport_for(http_client: object) -> Any:
     names = {(base.__module__.partition(".")[0], base.__name__) for base in type(http_client).__mro__}
-    for is_async, name in ((False, "Client"), (True, "AsyncClient")):
+    for name, kind in (("Client", "RetryTransport"), ("AsyncClient", "AsyncRetryTransport")):
         if ("httpx", name) in names:
-            return httpx_transports, is_async
+            return getattr(httpx_transports, kind)
         if ("httpx2", name) in names:
             from . import httpx2 as httpx2_transports
 
-            return httpx2_transports, is_async
+            return getattr(httpx2_transports, kind)
     raise TypeError(f"{http_client!r} is no client of httpx or httpx2: give one, or leave http_client out.")
