@@ -23,6 +23,7 @@ from rich.text import Text
 REFRESH_S = 1.0
 TIMEOUT_S = 3.0
 BAR_CELLS = 44
+RECENT_POINTS = 5  # seconds over which a rate is taken
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 State = dict[str, Any]
@@ -86,9 +87,15 @@ def _headline(state: State) -> Text:
     line.append(f"  {state['mode']} mode", "" if state["mode"] == "enforce" else "bold yellow")
     line.append(
         f"   running {state['running']}   waiting {state['queued']}"
-        f"   {state['completions_per_s']:.1f} done/s   {state['booked_slots']} slots booked"
+        f"{_admissions(state)}   {state['booked_slots']} slots booked"
     )
     return line
+
+
+def _admissions(state: State) -> str:
+    """Of the last seconds: a learnt rate would go on while nothing moves."""
+    lately = (state.get("history") or {}).get("admitted_per_s", [])[-RECENT_POINTS:]
+    return f"   {sum(lately) / len(lately):.1f} admitted/s" if lately else ""
 
 
 def _tank(row: State) -> Panel:
@@ -151,11 +158,14 @@ def _classes(state: State) -> Table:
 
 
 def _tenants(state: State) -> Table:
-    rows = [(row["name"], str(row["running"]), str(row["queued"])) for row in state["tenants"][:8]]
+    rows = [
+        (row["name"], str(row["running"]), str(row["queued"]), str(row.get("refused_last_minute", 0)))
+        for row in state["tenants"][:8]
+    ]
     hidden = len(state["tenants"]) - len(rows) + state["tenants_hidden"]
     if hidden > 0:
-        rows.append((f"and {hidden} more", "", ""))
-    return _table("Tenants", ("tenant", "running", "waiting"), rows)
+        rows.append((f"and {hidden} more", "", "", ""))
+    return _table("Tenants", ("tenant", "running", "waiting", "refused/min"), rows)
 
 
 def _refusals(state: State) -> Table:

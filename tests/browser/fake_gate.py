@@ -88,7 +88,13 @@ class FakeGate:
         self.faults = Faults()
         self.now = statistics()
         self.time_s = 1_000.0
-        self.console = Console(options or ConsoleOptions(), self, clock=lambda: self.time_s)
+        self.refused_lately: dict[str, int] = {"nightly-eval": 118, "search-team": 4}
+        self.console = Console(
+            options or ConsoleOptions(),
+            self,
+            clock=lambda: self.time_s,
+            refused_lately=lambda: self.refused_lately,
+        )
 
     def statistics(self) -> Statistics:
         """The snapshot."""

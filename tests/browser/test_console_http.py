@@ -267,6 +267,15 @@ def test_hottest_instance_is_the_one_in_the_history() -> None:
         assert History().record(statistics(instances=order), 0.0).level == 0.9
 
 
+def test_who_is_refused_most_stands_on_top() -> None:
+    """Whoever has all its requests refused has no work here, and is the one to be seen."""
+    refused = {"hammer": 900, "search-team": 3}
+    rows = describe(statistics(), "enforce", "1", 0.0, refused)["tenants"]
+    assert (rows[0]["name"], rows[0]["refused_last_minute"], rows[0]["running"]) == ("hammer", 900, 0)
+    assert {row["name"]: row["refused_last_minute"] for row in rows}["search-team"] == 3
+    assert {row["name"]: row["refused_last_minute"] for row in rows}["nightly-eval"] == 0
+
+
 def test_many_tenants_are_cut_to_the_heaviest() -> None:
     """Ten thousand tenants do not become ten thousand lines."""
     rows = tuple(

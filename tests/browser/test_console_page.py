@@ -49,6 +49,7 @@ async def test_figures_follow_the_gate_live(page: Page, gate: FakeGate, url: str
     await expect(page.locator("#gate")).to_have_text("open")
     await expect(page.locator("#refusals li").first).to_have_text("queue full612")
     await expect(page.locator("#tenants tbody tr").first).to_contain_text("nightly-eval")
+    await expect(page.locator("#tenants tbody tr").first).to_contain_text("118")
     gate.tick(is_open=False, queued=150, instances=(instance(level=0.961),))
     await expect(page.locator("#gate")).to_have_text("holding")
     await expect(page.locator(".tank .level")).to_have_text("96")

@@ -61,7 +61,17 @@ async def test_shows_level_classes_tenants_and_refusals() -> None:
     gate.live_through(60)
     code, text = await watch(gate)
     assert code == 0
-    for words in ("73.0%", "watermark 95%", "nightly-eval", "queue full", "41", "fresh", "58 slots"):
+    for words in (
+        "73.0%",
+        "watermark 95%",
+        "nightly-eval",
+        "queue full",
+        "41",
+        "fresh",
+        "58 slots",
+        "118",
+        "admitted/s",
+    ):
         assert words in text
 
 

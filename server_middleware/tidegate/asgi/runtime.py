@@ -40,6 +40,7 @@ from tidegate.probes.function import ProbeLike
 from tidegate.probes.poller import Poller
 from tidegate.settings import Mode, Settings
 from tidegate.settings_errors import InvalidSettings
+from tidegate.telemetry.by_tenant import RefusedByTenant
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
 from tidegate.telemetry.log import LogHook
 
@@ -70,7 +71,8 @@ class Runtime:
         self._parts = parts
         self._host_app = host_app
         self._states: dict[str, str] = {}
-        self.hooks = Hooks(_hooks(settings, parts))
+        by_tenant = RefusedByTenant(parts.clock)
+        self.hooks = Hooks((by_tenant, *_hooks(settings, parts)))
         self.room = WaitingRoom(
             settings.gate_options(),
             clock=parts.clock,
@@ -89,7 +91,7 @@ class Runtime:
         self.routes = RouteTable(settings.guard)
         self.background = BackgroundLeases(parts.clock)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
-        self.console = Console(settings.console, self, parts.clock, parts.wall_clock)
+        self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
         self.control = Control(settings.console, self._set_mode_remotely)
         self._poller = Poller(
             self._probe(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -77,6 +77,7 @@ class Console:
         watched: the gate.
         clock: monotonic seconds, for the history.
         wall_clock: epoch seconds, for the time shown.
+        refused_lately: refusals of the last minute by tenant.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class Console:
         watched: Watched,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        refused_lately: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._options = options
         self._watched = watched
         self._clock = clock
         self._wall_clock = wall_clock
+        self._refused_lately = refused_lately
         self._history = History()
         self._version = _version()
         self._viewers = 0
@@ -151,7 +154,9 @@ class Console:
         return {**present, "history": self._history.columns()} if with_history else present
 
     def _present(self, statistics: Statistics) -> dict[str, Any]:
-        present = describe(statistics, self._watched.mode, self._version, self._wall_clock())
+        present = describe(
+            statistics, self._watched.mode, self._version, self._wall_clock(), self._refused_lately()
+        )
         return {**present, "faults": self._watched.faults.count}
 
     async def _stream(self, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ can be here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,9 +89,21 @@ class History:
         return {name: [getattr(point, name) for point in self._points] for name in Point.__slots__}
 
 
-def describe(statistics: Statistics, mode: str, version: str, wall_time_s: float) -> dict[str, Any]:
-    """The present, as `state.json` tells it; `wall_time_s` is epoch seconds."""
-    tenants = sorted(statistics.tenants, key=_weight, reverse=True)
+def describe(
+    statistics: Statistics,
+    mode: str,
+    version: str,
+    wall_time_s: float,
+    refused_lately: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The present, as `state.json` tells it.
+
+    Args:
+        wall_time_s: epoch seconds.
+        refused_lately: refusals of the last minute by tenant.
+    """
+    refused = refused_lately or {}
+    tenants = _tenants(statistics, refused)
     return {
         "schema": SCHEMA,
         "version": version,
@@ -107,7 +119,9 @@ def describe(statistics: Statistics, mode: str, version: str, wall_time_s: float
         "instances": [_instance(row) for row in statistics.instances[:MAX_INSTANCES]],
         "instances_hidden": max(0, len(statistics.instances) - MAX_INSTANCES),
         "classes": [asdict(row) for row in statistics.classes],
-        "tenants": [asdict(row) for row in tenants[:MAX_TENANTS]],
+        "tenants": [
+            {**asdict(row), "refused_last_minute": refused.get(row.name, 0)} for row in tenants[:MAX_TENANTS]
+        ],
         "tenants_hidden": max(0, len(tenants) - MAX_TENANTS),
         "refused": dict(sorted(statistics.refused.items(), key=lambda pair: -pair[1])),
     }
@@ -126,8 +140,20 @@ def _hottest(instances: Sequence[InstanceStatistics]) -> InstanceStatistics | No
     return max(known, key=lambda row: row.level or 0.0, default=instances[0] if instances else None)
 
 
-def _weight(row: TenantStatistics) -> tuple[int, int]:
-    return (row.queued + row.running, row.queued)
+def _tenants(statistics: Statistics, refused: Mapping[str, int]) -> list[TenantStatistics]:
+    """Heaviest first; whoever is refused all it sends has no work here, and is the one to be seen."""
+    rows = list(statistics.tenants)
+    if refused:
+        known = {row.name for row in rows}
+        rows += [
+            TenantStatistics(name=name, priority_class="", queued=0, running=0, virtual_tokens=0.0)
+            for name in refused.keys() - known
+        ]
+    return sorted(
+        rows,
+        key=lambda row: (row.queued + row.running + refused.get(row.name, 0), row.queued),
+        reverse=True,
+    )
 
 
 def _rate(difference: float, span_s: float) -> float:

@@ -149,16 +149,18 @@ function showTables(state) {
   const heaviest = Math.max(1, ...state.tenants.map(({ queued, running }) => Math.max(queued, running)));
   table(
     "tenants",
-    ["Tenant", "Class", "Running", "Waiting"],
-    state.tenants.map(({ name, priority_class: priority, running, queued }) => [
+    ["Tenant", "Class", "Running", "Waiting", "Refused"],
+    state.tenants.map(({ name, priority_class: priority, running, queued, refused_last_minute: refused }) => [
       name,
       priority,
       bar(running / heaviest, figure(running)),
       bar(queued / heaviest, figure(queued)),
+      figure(refused),
     ]),
     "Nobody has work here now.",
   );
-  byId("tenants-note").textContent = state.tenants_hidden > 0 ? `and ${figure(state.tenants_hidden)} more` : "";
+  const more = state.tenants_hidden > 0 ? `And ${figure(state.tenants_hidden)} more. ` : "";
+  byId("tenants-note").textContent = `${more}Refused: in the last minute.`;
   showInstances(state.instances);
 }
 
@@ -201,7 +203,7 @@ function showRefusals(state) {
   byId("refusals").replaceChildren(...(rows.length > 0 ? rows : [element("li", "Nothing has been refused.")]));
   byId("booked").textContent = figure(state.booked_slots);
   const rates = [
-    ["Completed while others wait", `${rate(state.completions_per_s)}/s`],
+    ["Learnt completion rate", `${rate(state.completions_per_s)}/s`],
     ["Admitted so far", figure(state.admitted)],
     ["Bodies waiting", `${short.format(state.queued_bytes)}B`],
   ];
