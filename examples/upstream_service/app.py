@@ -1,7 +1,8 @@
 """A service that asks a language model for summaries, and passes its patience on instead of its impatience.
 
 Law: one client for the whole process; a caller's own deadline bounds what is asked of the model; a model that
-is busy beyond it becomes an honest 503 with the time to come back, never a hung request.
+is busy beyond it becomes an honest 503 with the time to come back, one that does not answer a 502; never a
+hung request.
 
     MODEL_URL=http://127.0.0.1:8000 uvicorn examples.upstream_service.app:create_app --factory --port 8080
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -48,7 +50,7 @@ def create_app(model_url: str = "", policy: RetryPolicy | None = None) -> Starle
 
 async def summarise(request: Request) -> JSONResponse:
     """POST {"text": ...}: {"summary": ...}; 503 with Retry-After when the model is busy for longer than the
-    caller waits.
+    caller waits, 502 when it fails or its server does not answer.
     """
     text = await _text(request)
     if isinstance(text, JSONResponse):
@@ -60,6 +62,8 @@ async def summarise(request: Request) -> JSONResponse:
         seconds = math.ceil(busy.retry_after or 1)
         body = {"error": "busy", "reason": busy.reason, "retry_after": seconds}
         return JSONResponse(body, 503, headers={"retry-after": str(seconds)})
+    except httpx.TransportError:
+        return JSONResponse({"error": "the model's server does not answer"}, 502)
 
 
 async def status(request: Request) -> JSONResponse:

@@ -83,6 +83,16 @@ async def test_other_failures_and_bad_input(engine: ScriptApp) -> None:
             assert "send JSON" in answer.json()["error"]
 
 
+async def test_a_model_server_that_is_gone_is_a_502() -> None:
+    """Nothing listens there any more: an answer, and no traceback."""
+    app = create_app("http://127.0.0.1:9", RetryPolicy(max_attempts=1))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            answer = await client.post("/summaries", json={"text": "t"}, headers={"prefer": "wait=2"})
+    assert (answer.status_code, answer.json()) == (502, {"error": "the model's server does not answer"})
+
+
 @pytest.mark.parametrize(
     ("prefer", "seconds"),
     [("wait=20", 20), ("respond-async, wait=5", 5), ("", 30), ("wait=0", 1), ("wait=99999", 300)],

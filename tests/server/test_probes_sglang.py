@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,22 @@ async def test_the_only_living_snapshot_is_found(tmp_path: Path) -> None:
     assert await finder.read()
     with pytest.raises(ProbeError, match=r"several.*probe\.path"):
         await probe(directory=tmp_path).read()
+
+
+async def test_a_snapshot_of_another_user_is_not_found_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may write to /dev/shm; a path that was set is believed. Later reads look again."""
+    path = snapshot(tmp_path / "sglang_loads_a_1.shm", BUSY)
+    finder = probe(directory=tmp_path)
+    assert await finder.read()
+    if os.geteuid() == 0:
+        os.chown(path, 4243, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    for searching in (finder, probe(directory=tmp_path)):
+        with pytest.raises(ProbeError, match=r"another user.*probe\.path"):
+            await searching.read()
+    assert await probe(path).read()
 
 
 async def test_a_missing_file_is_a_failure(tmp_path: Path) -> None:

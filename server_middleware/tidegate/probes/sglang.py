@@ -42,7 +42,7 @@ class SglangSnapshotProbe:
     """Reads the shared snapshot; one fused reading, or one for each rank when `per_engine`.
 
     Without a `path` the only living snapshot in `directory` is taken; files of servers that are gone
-    may lie beside it.
+    may lie beside it, and whatever other users of the machine put there is not looked at.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class SglangSnapshotProbe:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = None if path is None else Path(path)
+        self._is_named = path is not None
         self.instance = instance
         self._directory = directory
         self._per_engine = per_engine
@@ -93,7 +94,7 @@ class SglangSnapshotProbe:
     def _loads(self, path: Path) -> Sequence[Mapping[str, Any]]:
         now_s = self._wall_clock()
         try:
-            loads = [_load(rank, slot) for rank, slot in enumerate(_slots(path))]
+            loads = [_load(rank, slot) for rank, slot in enumerate(_slots(path, is_named=self._is_named))]
             for rank, load in enumerate(loads):
                 if now_s - load["timestamp"] > self._max_age_s:
                     raise ProbeError(
@@ -104,15 +105,18 @@ class SglangSnapshotProbe:
         return loads
 
 
-def _slots(path: Path) -> list[bytes]:
+def _slots(path: Path, *, is_named: bool) -> list[bytes]:
     # Opened anew each time: a restarted server makes a new file, under another name or in place.
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise ProbeError(f"cannot be opened ({error.strerror}); is SGLang running?") from error
     try:
+        owner, size = os.fstat(handle).st_uid, os.fstat(handle).st_size
+        if not is_named and owner not in (os.geteuid(), 0):
+            # Everybody may write to /dev/shm: a stranger's figures would open or close the gate.
+            raise ProbeError(f"belongs to another user ({owner}); set probe.path if it is the engine's.")
         _lock(handle)
-        size = os.fstat(handle).st_size
         if size < _HEADER.size:
             raise ProbeError(f"not a snapshot, only {size} bytes.")
         with mmap.mmap(handle, size, access=mmap.ACCESS_READ) as mapped:
