@@ -89,6 +89,24 @@ def test_plain_events_are_not_parsed_one_by_one(named: bool, monkeypatch: pytest
     assert watch.feed(*[event(chat(" abc"), name=name)] * 100) == 101
 
 
+def test_what_ends_a_stream_does_not_spoil_what_came_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last events are read one by one, those before them in the same batch are not."""
+    watch = counter(Dialect.OPENAI_CHAT)
+    watch.feed(event(chat("first")))
+    read: list[bytes] = []
+    general = OutputCounter._event
+
+    def noted(self: OutputCounter, tokens: Tokens, data: bytes) -> None:
+        read.append(data)
+        general(self, tokens, data)
+
+    monkeypatch.setattr(OutputCounter, "_event", noted)
+    ended = chat("", usage={"prompt_tokens": 3, "completion_tokens": 99})
+    watch.feed(*[event(chat(" abc"))] * 50, event(ended), b"data: [DONE]\n\n")
+    assert len(read) == 2
+    assert watch.usage == (3, 99)
+
+
 @pytest.mark.parametrize(
     ("dialect", "payload"),
     [

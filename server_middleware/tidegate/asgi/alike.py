@@ -40,24 +40,34 @@ class Alike:
         self._attempts = 0
         self._before = self._end = self._between = b""
 
-    def take(self, tokens: Tokens, chunks: Sequence[bytes], data: bytes) -> bool:
-        """Count `data`, which is the chunks joined and begins with an event.
+    def take(self, tokens: Tokens, chunks: Sequence[bytes], data: bytes) -> int:
+        """Count `data`, which is the chunks joined and begins with an event, as far as it is alike.
 
-        `False`, and nothing done, unless each chunk is an event like the one learnt.
+        Returns:
+            How many chunks, from the first on, were events like the one learnt; the others are not counted.
         """
         if not self._before:
-            return False
+            return 0
         start, stop = len(self._before), -len(self._end)
         texts = [chunk[start:stop] for chunk in chunks]
         if self._before + self._between.join(texts) + self._end != data:
-            return False
+            texts = texts[: self._leading(chunks)]
         joined = b"".join(texts)
         if all(texts) and _is_plain(joined):
             tokens.ascii_bytes += len(joined)
             tokens.counted += len(texts)
         else:
             self._take_each(tokens, texts)
-        return True
+        return len(texts)
+
+    def _leading(self, chunks: Sequence[bytes]) -> int:
+        """How many chunks there are before the first one that is not in the frame."""
+        before, end = self._before, self._end
+        least_bytes = len(before) + len(end)
+        for count, chunk in enumerate(chunks):
+            if len(chunk) < least_bytes or not (chunk.startswith(before) and chunk.endswith(end)):
+                return count
+        return len(chunks)
 
     def learn(self, data: bytes) -> None:
         """Find the frame in the last event of `data`, which the general way has read."""

@@ -103,8 +103,10 @@ class OutputCounter:
 
     def _take_events(self, lines: _Lines, chunks: Sequence[bytes], data: bytes) -> None:
         was_between = lines.is_between_events
-        if was_between and self._alike.take(self._tokens, chunks, data):
-            return
+        if was_between and (alike := self._alike.take(self._tokens, chunks, data)):
+            if alike == len(chunks):
+                return
+            data = b"".join(chunks[alike:])
         for payload in lines.feed(data):
             self._event(self._tokens, payload)
         if was_between and lines.is_between_events:
