@@ -59,10 +59,10 @@ class Growth:
             self._learn(self._counter - before, busy_s, now - read_at)
         self._streamed = self._told_s = self._busy_s = 0.0
         for lease in ledger.leases.values():
-            if lease.reported > 0:
-                lease.seen = self.seen(lease)
-                lease.refresh()
-        ledger.changed()
+            seen = self.seen(lease)
+            if lease.reported > 0 and seen != lease.seen:  # the factor has changed since its last report
+                lease.seen = seen
+                ledger.refresh(lease)
 
     def _learn(self, generated: float, busy_s: float, elapsed_s: float) -> None:
         """So many tokens since the last reading, in so many sequence seconds."""
