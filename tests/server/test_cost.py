@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.server.readings import estimate
 from tidegate.asgi.classify import Dialect, Route, RouteTable
-from tidegate.asgi.cost import Cost, cost_of, estimate, general_cost_of, unparsed
+from tidegate.asgi.cost import Cost, cost_of, general_cost_of, unparsed
 from tidegate.asgi.decode import as_bool, as_int, decode_body
 from tidegate.asgi.plain import plain_prompt
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.server.readings import estimate
 from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.cost import OFF_LOOP_BYTES, estimate
+from tidegate.asgi.cost import OFF_LOOP_BYTES
 from tidegate.asgi.examine import examine, examine_off_loop
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import Change, rewrite

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from tests.server.expositions import page
-from tidegate.probes.exposition import MAX_LINE_BYTES, MAX_NAMES, ExpositionSieve, parse_exposition
+from tests.server.readings import parse_exposition
+from tidegate.probes.exposition import MAX_LINE_BYTES, MAX_NAMES, ExpositionSieve
 from tidegate.probes.protocol import ProbeError
 
 PAGE = page("vllm_0.32.0")

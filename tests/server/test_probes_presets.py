@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.server.expositions import names, page
+from tests.server.readings import parse_exposition
 from tidegate.core.reading import InvalidReading, Reading
-from tidegate.probes.exposition import parse_exposition
 from tidegate.probes.labels import readings_from
 from tidegate.probes.presets import FIGURES, KNOWN_NAMES, PRESETS, recognise
 from tidegate.probes.protocol import ProbeError

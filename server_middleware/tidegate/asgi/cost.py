@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int, decode_body
+from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int
 from tidegate.asgi.hints import length_hint, session_key
 from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
@@ -60,12 +60,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         scale = BYTES_PER_TOKEN / bytes_per_token
         text = self.ascii_bytes / BYTES_PER_TOKEN + self.other_bytes / OTHER_BYTES_PER_TOKEN
         return self.token_ids + text * scale + self.media_items * tokens_per_media_item
-
-
-def estimate(data: bytes, route: Route) -> Cost:
-    """The cost of a body for that route; see `Cost`."""
-    fields = decode_body(data)
-    return unparsed(len(data)) if fields is None else cost_of(fields, route)
 
 
 def unparsed(size_bytes: int) -> Cost:

@@ -118,7 +118,7 @@ class ClassOptions:
     kv_ceiling: float = 1.0  # share of the capacity this class may fill
     max_wait_s: float = 30.0  # well below the 60 s at which proxies cut silent connections
     max_queued: int = 512
-    weight: float = 1.0  # share of the retry calendar and of tenants' turns across classes
+    weight: float = 1.0  # share of the retry calendar; between tenants of a class theirs counts
     starvation_s: float | None = None  # promoted after this long; unset: two thirds of max_wait_s
 
     def __post_init__(self) -> None:

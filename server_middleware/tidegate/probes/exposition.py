@@ -68,18 +68,6 @@ class ExpositionSieve:
         return _parse(self._kept)
 
 
-def parse_exposition(page: bytes, wanted: Iterable[str]) -> dict[str, list[Sample]]:
-    """Return the samples of the wanted metrics in a whole page; see `ExpositionSieve`.
-
-    Raises:
-        ProbeError: see `ExpositionSieve`.
-    """
-    sieve = ExpositionSieve(wanted)
-    for start in range(0, len(page), MAX_LINE_BYTES):
-        sieve.feed(page[start : start + MAX_LINE_BYTES])
-    return sieve.finish()
-
-
 def _parse(lines: Iterable[bytes]) -> dict[str, list[Sample]]:
     try:
         text = b"\n".join(lines).decode("utf-8")
