@@ -33,8 +33,8 @@ def _at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def full(server: Process) -> None:
-    server.control(level=0.97)
-    server.until(lambda seen: seen["level"] == 0.97)
+    server.control(level=0.99)
+    server.until(lambda seen: seen["level"] == 0.99)
 
 
 def ask(prompt: str) -> bytes:
