@@ -116,7 +116,7 @@ def test_request_headers() -> None:
     looked_for |= {name.decode() for name in replies._WISHES | fields.PRIORITY_HEADERS}
     looked_for |= {identity.PRIORITY_HEADER.decode()}
     looked_for |= {"authorization", "x-api-key", "api-key", "tidegate-attempt", "x-stainless-retry-count"}
-    looked_for |= {"content-length"}  # by a loop of its own, in body.py
+    looked_for |= {"content-length"}  # in a loop of its own, in types.py
     looked_for -= {"access-control-allow-origin", "access-control-expose-headers"}  # of the app's answer,
     looked_for -= {"content-type", "content-encoding"}  # as are these
     assert {name.lower() for name in column("## Request headers that are read")} == looked_for
