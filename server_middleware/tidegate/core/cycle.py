@@ -42,12 +42,8 @@ class Cycle:
         It goes through without a seat, and leaves behind what it would have left behind.
         """
         flow = waiter.flow
-        if (
-            self._books.queue.waiters
-            or flow.tenant.is_at_cap
-            or flow.turns
-            or waiter.ask.end_user is not None
-        ):
+        has_turns = flow.turns is not None or waiter.ask.end_user is not None
+        if self._books.queue.waiters or flow.tenant.is_at_cap or has_turns:
             return None
         choice = self._books.dispatcher.at_once(waiter, now)
         if choice is None:
