@@ -608,14 +608,14 @@ def test_prefill_rate_is_measured_over_whole_seconds_and_bounds_what_is_unread()
     for elapsed_s, counter in ((0.0, 0), (0.5, 9000), (0.5, 10_000), (0.1, 19_000), (0.9, 20_000)):
         driver.now += elapsed_s
         driver.read(0.0, prompt_tokens=counter)
-    assert driver.instance.prefill_rate == pytest.approx(10_000)
+    assert driver.instance.prefill.rate == pytest.approx(10_000)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=10)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=None)
     driver.now += 1.0
     driver.read(0.0, prompt_tokens=20)
-    assert driver.instance.prefill_rate == pytest.approx(10_000, rel=0.02)
+    assert driver.instance.prefill.rate == pytest.approx(10_000, rel=0.02)
     driver.admit(prompt_tokens=15_000)
     driver.queue(prompt_tokens=6000)
     driver.progress(1, 1)

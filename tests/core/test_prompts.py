@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.core.prompts import PromptSizes
+from tidegate.core.prompts import MAX_MODELS, PromptSizes, Text
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,55 @@ def test_learns_a_tenants_mix(ascii_density: float, other_density: float) -> Non
 
 
 def test_tenants_and_models_learn_apart_and_absurd_reports_are_ignored() -> None:
-    """One tenant's reports say nothing of another's; a report that cannot be about these bytes is dropped."""
+    """Own reports go before the model's average; one that cannot be about these bytes is dropped."""
     sizes = PromptSizes(3.0)
     for _ in range(50):
         sizes.learn("code", "m", 3000, 0, 1500)
-        sizes.learn("broken", "m", 3000, 0, 3_000_000)
-        sizes.learn("broken", "m", 3000, 0, 0)
-        sizes.learn("broken", "m", 0, 0, 10)
+        sizes.learn("prose", "m", 3000, 0, 750)
+        sizes.learn("broken", "broken", 3000, 0, 3_000_000)
+        sizes.learn("broken", "broken", 3000, 0, 0)
+        sizes.learn("broken", "broken", 0, 0, 10)
     assert sizes.estimate("code", "m", 3000, 0) > 1400
+    assert sizes.estimate("prose", "m", 3000, 0) < 800
     assert sizes.estimate("code", "other model", 3000, 0) == pytest.approx(1000)
-    assert sizes.estimate("broken", "m", 3000, 0) == pytest.approx(1000)
+    assert sizes.estimate("broken", "broken", 3000, 0) == pytest.approx(1000)
+
+
+def test_the_first_report_counts_in_full() -> None:
+    """One answer tells more about a tenant's text than the prior does."""
+    sizes = PromptSizes(3.0)
+    sizes.learn("t", "m", 3000, 0, 2000)
+    assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(2000, rel=0.1)
+
+
+def test_a_stranger_is_taken_for_the_models_average() -> None:
+    """Reports of others are worth more than the prior, and each model has its own."""
+    sizes = PromptSizes(3.0)
+    for _ in range(20):
+        sizes.learn("known", "m", 3000, 0, 1500)
+    assert sizes.estimate("new", "m", 3000, 0) == pytest.approx(1.05 * 1500)
+    assert sizes.estimate("new", "other", 3000, 0) == pytest.approx(1000)
+
+
+def test_caution_lasts_until_prompts_were_counted() -> None:
+    """Where the truth is a few prompts away, two bytes to a token are charged until it is there."""
+    sizes = PromptSizes(3.0)
+    sizes.is_counted = True
+    assert sizes.is_cold
+    assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1500)
+    sizes.learn_counted({"m": Text(30_000, 0)}, 6000)
+    assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1.05 * 642, rel=0.01)
+
+
+def test_a_counter_that_cannot_be_about_these_bytes_is_held_within_bounds() -> None:
+    """Nine bytes to a token and three quarters of one are the ends."""
+    sizes = PromptSizes(3.0)
+    sizes.learn_counted({"thin": Text(30_000, 0)}, 1)
+    sizes.learn_counted({"thick": Text(30_000, 0)}, 1e9)
+    sizes.learn_counted({"none": Text(30_000, 0)}, -5)
+    assert sizes.estimate("t", "thin", 3000, 0) == pytest.approx(1.05 * 300)
+    assert sizes.estimate("t", "thick", 3000, 0) == pytest.approx(1.05 * 4000)
+    assert sizes.estimate("t", "none", 3000, 0) == pytest.approx(1000)
 
 
 def test_memory_is_bounded() -> None:
@@ -58,4 +97,7 @@ def test_memory_is_bounded() -> None:
     for number in range(1000):
         sizes.learn(f"t{number}", "m", 300, 0, 90)
     assert len(sizes._known) == 10
-    assert sizes.estimate("t0", "m", 300, 0) == pytest.approx(100)
+    assert not sizes.is_known("t0", "m")
+    for number in range(1000):
+        sizes.learn("t", f"m{number}", 300, 0, 90)
+    assert len(sizes._averages) <= MAX_MODELS

@@ -19,6 +19,8 @@ Where things are decided
     Whether it fits: every bound of one engine, asked in one place        instance.py
     What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
     How long answers and prompts are                                      lengths.py, prompts.py
+    What the engine's prompt counter says of the tokenizer                prompt_counter.py
+    How much may be unread                                                prefill.py
     What the measured level corrects: share, foreign load, margin         calibration.py
     What the engine's token counter corrects: undercounted streams        growth.py
     What a reading is worth: fresh, stale, blind, frozen, stalled, asleep signal.py

@@ -30,7 +30,7 @@ class Books:
         self.queue = FairQueue(options.classes, options.queue)
         self.calendar = RetryCalendar(options.calendar)
         self.rate = ServiceRate(options.kv.default_output_tokens, now)
-        self.pool = Pool(options, self.lengths)
+        self.pool = Pool(options, self.lengths, self.prompts)
         self.running = Running(self.pool, self.tenants, self.lengths, self.prompts, self.rate)
         self.room = Room(self.queue, self.calendar, self.tenants)
         self.refusals = Refusals(self.queue, self.calendar, self.rate, self.tenants, self.running)

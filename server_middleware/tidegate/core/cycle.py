@@ -164,6 +164,8 @@ class Cycle:
         if self._look_at is not None and self._look_at > now and not has_granted:
             return False
         self._look_at = now + self._backoff.next_wait_s(uniform)
+        if self.blocked_by is Verdict.KV:
+            return self._books.prompts.is_cold  # the next reading says what prompts really hold
         return self.blocked_by in (Verdict.LEVEL, Verdict.ENGINE_QUEUE)
 
     def _rest(self, now: float) -> None:

@@ -126,7 +126,7 @@ class Gate:
         """Take in what the probe has read."""
         self._bring_up(now)
         self._books.running.follow(readings, self._now)
-        self._books.running.restate()
+        self._books.running.restate(readings, self._now)
         self._books.pool.observe(readings, self._now)
         effects = Effects()
         if any(reading.asleep for reading in readings):

@@ -17,17 +17,14 @@ from tidegate.core.ledger import Lease, Ledger
 from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.pace import PaceGuard
+from tidegate.core.prefill import Prefill
+from tidegate.core.prompt_counter import PromptCounter
+from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 
 HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.95, 0.985
 HYSTERESIS = 0.015
-PREFILL_S = 2.0  # of the measured rate may be outstanding
-PREFILL_LOWER_SHARE = 0.75  # of that bound, for classes whose ceiling is not the top one
-LEAST_RATE = 4096.0  # a step's budget of 8,192 tokens in that time: lower figures measure demand, not speed
-RATE_DECAY_PER_S = 0.01
-RATE_SPAN_S = 1.0
-RATE_GROWTH = 1.5  # per reading that finds no queue in the engine while the bound holds requests back
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 
@@ -63,10 +60,9 @@ class Instance:
         self.calibration = Calibration(options.kv, options.max_tenants, is_shared=options.is_shared)
         self.budget = BlindBudget(options.signal.blind_concurrency)
         self.pace = PaceGuard(options.kv.target_inter_token_s)
-        self._prefill_from: tuple[float, float | None] = (0.0, None)  # instant and counter of the span
-        self._is_prefill_binding = False
-        self.prefill_rate = 0.0  # tokens per second, peak hold with slow decay
+        self.prefill = Prefill(options.kv.max_prefill_tokens)
         self.growth = Growth()
+        self.prompt_counter = PromptCounter()
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
         self.lengths_known = False
@@ -159,7 +155,9 @@ class Instance:
             return Verdict.FITS
         if not is_blind and self.signal.is_queueing(self.options.queue.max_waiting_in_engine):
             return Verdict.ENGINE_QUEUE
-        if self._exceeds_prefill(prompt, is_lowered=ceiling.is_lowered):
+        if self.prefill.exceeds(
+            self.ledger.unread_prompt, prompt, self.pace.share, is_lowered=ceiling.is_lowered
+        ):
             return Verdict.PREFILL
         return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
 
@@ -201,15 +199,6 @@ class Instance:
         is_wider = ceiling.is_top and self.options.kv.high_watermark is None
         return (1 + high) / 2 if is_wider else high
 
-    def _exceeds_prefill(self, prompt: float, *, is_lowered: bool) -> bool:
-        most: float | None = self.options.kv.max_prefill_tokens
-        if most is None:
-            most = self.prefill_rate * PREFILL_S if self.prefill_rate > 0 else None
-        if most is None or self.ledger.unread_prompt <= 0:
-            return False
-        most *= self.pace.share
-        return self.ledger.unread_prompt + prompt > (most * PREFILL_LOWER_SHARE if is_lowered else most)
-
     def _ramp(self, now: float) -> float:
         """The blind budget's share, and after a blind spell a ramp from it back to all."""
         share = self.budget.share
@@ -223,22 +212,37 @@ class Instance:
 
     def observe(self, reading: Reading, now: float) -> None:
         """Take in a reading."""
-        self._measure_prefill(reading, now)
+        self.prefill.observe(reading, now)
         self.growth.observe(reading, self.ledger, self.signal.read_at, now)
         self.calibration.learn(reading, self.ledger, self.signal.elapsed_s(now))
         self.signal.take(reading, self.ledger.held_tokens(), now)
         self.admitted_since_reading = 0
         self._read_bounds()
 
+    def learn_prompts(self, reading: Reading, sizes: PromptSizes, now: float) -> None:
+        """What the engine's prompt counter says of the tokenizer; shares keep the tokens they stand for."""
+        sizes.is_counted |= reading.prompt_tokens is not None and not self.options.is_shared
+        counted = self.prompt_counter.take(reading, self.ledger, now)
+        if counted is None or self.options.is_shared:
+            return
+        before = {model: sizes.scale(model) for model in counted.texts}
+        sizes.learn_counted(counted.texts, counted.tokens)
+        for model, scale in before.items():
+            for tenant in self.calibration.tenants:
+                if not sizes.is_known(tenant, model):
+                    self.calibration.restate(tenant, sizes.scale(model) / scale)
+
     def start(self, lease: Lease, now: float) -> None:
         """Charge a lease."""
         self.ledger.add(lease)
+        self.prompt_counter.started(lease)
         self.admitted_since_reading += 1
         self.signal.busy(len(self.ledger.leases), now)
 
-    def end(self, ticket: int, now: float) -> Lease:
+    def end(self, ticket: int, now: float, *, has_completed: bool = True) -> Lease:
         """Take a lease off the books."""
         lease = self.ledger.remove(ticket)
+        self.prompt_counter.ended(lease, has_completed=has_completed)
         self.growth.ended(lease, self.signal.read_at, now)
         self.signal.busy(len(self.ledger.leases), now)
         return lease
@@ -261,7 +265,7 @@ class Instance:
 
     def limited(self, now: float, *, by: Verdict) -> None:
         """Somebody was held back; while blind that lets the budget grow in time."""
-        self._is_prefill_binding = by is Verdict.PREFILL
+        self.prefill.is_binding = by is Verdict.PREFILL
         if self.is_blind(now):
             self.budget.limiting(now, self.mean_service_s)
 
@@ -277,21 +281,6 @@ class Instance:
     def lag_tokens(self, prompt: float) -> float:
         """Tokens the others generate per sequence while this prompt waits and is read."""
         pace = self.budget.inter_token_s.value
-        if not self.prefill_rate or not pace or not self.ledger.leases:
+        if not self.prefill.rate or not pace or not self.ledger.leases:
             return 0.0
-        return (self.ledger.unread_prompt + prompt) / self.prefill_rate / pace
-
-    def _measure_prefill(self, reading: Reading, now: float) -> None:
-        """Peak hold over spans of a second or more: engines count a prompt when all of it has been read."""
-        if self._is_prefill_binding and reading.waiting == 0:
-            self.prefill_rate *= RATE_GROWTH  # it reads whatever it is given: the bound came from demand
-        self._is_prefill_binding = False
-        tokens = reading.prompt_tokens
-        since, before = self._prefill_from
-        if tokens is None or (before is not None and tokens < before):  # not told, or restarted
-            self._prefill_from = (now, tokens)
-        elif before is None or now - since >= RATE_SPAN_S:
-            decayed = self.prefill_rate * max(0.0, 1 - RATE_DECAY_PER_S * (now - since))
-            if before is not None:
-                self.prefill_rate = max(LEAST_RATE, decayed, (tokens - before) / (now - since))
-            self._prefill_from = (now, tokens)
+        return (self.ledger.unread_prompt + prompt) / self.prefill.rate / pace

@@ -16,6 +16,7 @@ from tidegate.core.instance import Ceiling, Instance, Verdict
 from tidegate.core.lengths import Kinds, LengthModel
 from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
+from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import State
 
@@ -45,9 +46,10 @@ class Placement(NamedTuple):
 class Pool:
     """Instances by name."""
 
-    def __init__(self, options: GateOptions, lengths: LengthModel) -> None:
+    def __init__(self, options: GateOptions, lengths: LengthModel, prompts: PromptSizes) -> None:
         self._options = options
         self._lengths = lengths
+        self._prompts = prompts
         self.by_name: dict[str, Instance] = {DEFAULT: Instance(DEFAULT, options)}
         self._spoken: list[Instance] | None = None  # those a reading has told of; `None`: look again
 
@@ -90,11 +92,14 @@ class Pool:
     def _place_on(
         self, instance: Instance, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float
     ) -> Placement:
-        """What it would hold at once and generate there; an unread prompt is never discounted."""
-        prompt = ask.prompt_tokens
+        """What it would hold at once and generate there; an unread prompt is never discounted.
+
+        The prompt is as large as is known now, which may be more than at its arrival.
+        """
+        prompt = self._prompts.of(ask)
         held = max(1.0, instance.calibration.share(ask.tenant)) * prompt
         held += ask.sequences * instance.block_tokens / 2
-        predicted = left = self.predict(ask, kinds, quantile, instance)
+        predicted = left = self._predict(ask, prompt, kinds, quantile, instance)
         if ask.generates:
             left += instance.lag_tokens(prompt)
         demand = Demand(held, left, ask.sequences)
@@ -103,12 +108,15 @@ class Pool:
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
         """Output tokens per sequence, clamped to what remains of the context and of the capacity."""
+        return self._predict(ask, self._prompts.of(ask), kinds, quantile, instance)
+
+    def _predict(self, ask: Ask, prompt: float, kinds: Kinds, quantile: float, instance: Instance) -> float:
         if not ask.generates:
             return 0.0
         total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
         for bound in (instance.context_limit, instance.capacity):
             if bound is not None:
-                total = min(total, bound - ask.prompt_tokens)
+                total = min(total, bound - prompt)
         return max(1.0, total)
 
     def never_fits(self, ask: Ask) -> str | None:

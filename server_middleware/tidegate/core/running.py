@@ -71,7 +71,7 @@ class Running:
             started_at=now,
             waited_s=waited_s,
             predicted=predicted,
-            prompt=self._prompt(ask),
+            prompt=self._prompts.of(ask),
             share=max(1.0, instance.calibration.share(ask.tenant)),
             lag_tokens=instance.lag_tokens(ask.prompt_tokens),
             charged_tokens=waiter.charged_tokens,
@@ -103,7 +103,7 @@ class Running:
         if place is None:
             return False
         lease, instance, flow = place
-        instance.end(ticket, now)
+        instance.end(ticket, now, has_completed=settlement.ending is Ending.COMPLETED)
         key = key_of(lease.ask) if lease.ask.is_keyed else None
         if key is not None:
             self._keyed[key].remove(ticket)
@@ -193,7 +193,7 @@ class Running:
 
     def _infer(self, lease: Lease, instance: Instance, now: float) -> None:
         """A whole answer shows nothing until it ends; the engine's pace says how far it should be."""
-        rate = instance.prefill_rate
+        rate = instance.prefill.rate
         read_s = lease.prompt / rate if rate else 0.0
         running_s = now - lease.started_at - read_s
         if running_s <= 0:
@@ -241,18 +241,12 @@ class Running:
         instance.service_s.take(service_s)
         if settlement.prompt_tokens is not None:
             read = settlement.prompt_tokens
-            before = self._prompt(ask)
+            before = self._prompts.of(ask)
             self._prompts.learn(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
             for other in self._pool.by_name.values():
-                other.calibration.restate(ask.tenant, self._prompt(ask) / before if before > 0 else 1.0)
+                other.calibration.restate(ask.tenant, self._prompts.of(ask) / before if before > 0 else 1.0)
         if ask.session is not None:
             self._tenants.note_session(ask.tenant, ask.session, now)
-
-    def _prompt(self, ask: Ask) -> float:
-        """By what is known of this tenant's text now, which may be more than at its arrival."""
-        if not ask.ascii_bytes and not ask.other_bytes:
-            return ask.prompt_tokens
-        return self._prompts.estimate(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes)
 
     def follow(self, readings: Sequence[Reading], now: float) -> None:
         """Charge requests to the data-parallel ranks where these readings show them."""
@@ -260,10 +254,14 @@ class Running:
             ticket = lease.ask.ticket
             self._places[ticket] = (lease, instance, self._places[ticket][2])
 
-    def restate(self) -> None:
+    def restate(self, readings: Sequence[Reading], now: float) -> None:
         """State every prompt by what is known now, before a reading is compared with their sum."""
+        for reading in readings:
+            instance = self._pool.named(reading.instance)
+            if ranks.MARK not in reading.instance:  # it is certain who runs where
+                instance.learn_prompts(reading, self._prompts, now)
         for lease, instance, _ in self._places.values():
-            prompt = self._prompt(lease.ask)
+            prompt = self._prompts.of(lease.ask)
             if prompt != lease.prompt:
                 instance.ledger.restate(lease, prompt)
 
