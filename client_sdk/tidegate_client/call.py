@@ -79,7 +79,7 @@ class Call:
         self._sdk_numbers = sdk_count is not None
         former = spent.key if spent else None
         self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
-        self._timeouts = Timeouts(request) if self.policy.deadline_s is not None else None
+        self._timeouts = Timeouts(request, self._left_s) if self.policy.deadline_s is not None else None
         self.not_before = 0.0
         self._arrived_at = 0.0
         origin = setup.board.origin(origin_key(request, sent), request, self.policy)
@@ -88,8 +88,10 @@ class Call:
     @property
     def left_s(self) -> float | None:
         """Seconds until the caller's deadline; None without one."""
-        deadline_s = self.policy.deadline_s
-        return None if deadline_s is None else self.started + deadline_s - self.setup.timebase.monotonic()
+        return None if self.policy.deadline_s is None else self._left_s()
+
+    def _left_s(self) -> float:
+        return self.started + (self.policy.deadline_s or 0.0) - self.setup.timebase.monotonic()
 
     @property
     def reason(self) -> str:
@@ -129,8 +131,8 @@ class Call:
         left_s = self.left_s
         if self.policy.announce:
             stamp(self.request, self.attempt, left_s, sdk_numbers=self._sdk_numbers)
-        if self._timeouts is not None and left_s is not None:
-            self._timeouts.cap(left_s)
+        if self._timeouts is not None:
+            self._timeouts.cap()
         return self.request
 
     def arrived(self) -> None:

@@ -8,6 +8,7 @@ refused answer is read and closed before the wait.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import tenacity
@@ -135,12 +136,27 @@ class AsyncDriver:
 
     async def _send(self, call: Call) -> Any:
         try:
-            response = await self._inner.handle_async_request(call.begin_attempt())
+            response = await self._in_time(call, self._inner.handle_async_request(call.begin_attempt()))
         except BaseException:
             call.leave()
             raise
         call.arrived()
         return response
+
+    async def _in_time(self, call: Call, attempt: Any) -> Any:
+        """The attempt's answer, if it begins before the deadline: the time-outs alone start anew with each
+        piece that arrives.
+        """
+        left_s = call.left_s
+        if left_s is None:
+            return await attempt
+        try:
+            return await self._setup.timebase.within(max(left_s, 0.001), attempt)
+        except asyncio.TimeoutError:
+            if call.left_s > 0:  # type: ignore[operator]  # it has a deadline
+                raise
+            message = f"no answer within deadline_s={call.policy.deadline_s:g}"
+            raise self._setup.library.overdue(message, call.request) from None
 
     async def _resume(self, call: Call, first: First) -> Any:
         async def attempt() -> Any:

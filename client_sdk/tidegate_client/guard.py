@@ -71,6 +71,7 @@ class Guard:
             failures=connect_errors,
             decoding_errors=(),
             rate_limited=RateLimited,
+            overdue=lambda message, request: TimeoutError(message),
             in_memory=True,
         )
         self._origin = origin

@@ -6,6 +6,7 @@ Law: no behaviour here; everything else treats both libraries alike.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,11 @@ from .errors import RateLimited
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """One HTTP library as the drivers see it. `in_memory`: its answers have no stream to read or close."""
+    """One HTTP library as the drivers see it.
+
+    `overdue` makes the error of an attempt that the deadline ended, from a message and its request;
+    `in_memory`: its answers have no stream to read or close.
+    """
 
     response: Any
     byte_stream: type[Any]
@@ -24,6 +29,7 @@ class Library:
     failures: tuple[type[Exception], ...]
     decoding_errors: tuple[type[Exception], ...]
     rate_limited: Any
+    overdue: Callable[[str, Any], Exception]
     in_memory: bool = False
 
 
@@ -40,4 +46,5 @@ def library(module: ModuleType, rate_limited: type[RateLimited]) -> Library:
         failures=connect_errors + read_errors,
         decoding_errors=(module.DecodingError,),
         rate_limited=rate_limited,
+        overdue=lambda message, request: module.ReadTimeout(message, request=request),
     )

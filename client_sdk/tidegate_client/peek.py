@@ -6,7 +6,6 @@ at once, or is large, is given up and the caller's answer keeps its headers and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .call import Call
@@ -22,7 +21,7 @@ def peek(call: Call, response: Any) -> bytes:
     """
     if call.setup.library.in_memory:
         return bytes(response.content)
-    limit = _Limit(call.request, call.setup.timebase.monotonic)
+    limit = _Limit(call)
     try:
         for chunk in response.stream:
             if limit.reached(chunk):
@@ -39,7 +38,7 @@ async def peek_async(call: Call, response: Any) -> bytes:
     """`peek`, on an event loop."""
     if call.setup.library.in_memory:
         return bytes(response.content)
-    limit = _Limit(call.request, call.setup.timebase.monotonic)
+    limit = _Limit(call)
     try:
         async for chunk in response.stream:
             if limit.reached(chunk):
@@ -53,17 +52,19 @@ async def peek_async(call: Call, response: Any) -> bytes:
 
 
 class _Limit:
-    """Counts what was read; for its lifetime the connection may be silent for `READ_S` at most."""
+    """Counts what was read; for its lifetime the connection may be silent for `READ_S` at most, and not past
+    the deadline."""
 
-    def __init__(self, request: Any, monotonic: Callable[[], float]) -> None:
+    def __init__(self, call: Call) -> None:
         self.raw: list[bytes] = []
         self._left = BODY_BYTES
-        self._monotonic = monotonic
-        self._until = monotonic() + READ_S
-        # httpcore looks the time-out up before each read, so changing it here changes the reads to come.
-        self._timeouts: dict[str, Any] = request.extensions.get("timeout", {})
+        self._monotonic = call.setup.timebase.monotonic
+        read_s = READ_S if call.left_s is None else max(0.001, min(READ_S, call.left_s))
+        self._until = self._monotonic() + read_s
+        # httpcore looks the time-out up when it begins to read the body, so changing it here changes that.
+        self._timeouts: dict[str, Any] = call.request.extensions.get("timeout", {})
         self._caller_s = self._timeouts.get("read")
-        self._timeouts["read"] = READ_S if self._caller_s is None else min(READ_S, self._caller_s)
+        self._timeouts["read"] = read_s if self._caller_s is None else min(read_s, self._caller_s)
 
     def reached(self, chunk: bytes) -> bool:
         self.raw.append(chunk)

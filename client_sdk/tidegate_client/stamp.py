@@ -60,28 +60,45 @@ def key(request: Any, sent: Sent, former: str | None, token: Callable[[], str]) 
 
 
 class Timeouts:
-    """The caller's own time-outs of a request, capped at what is left of its deadline while an attempt
-    runs.
+    """The caller's own time-outs of a request, capped at what is left of its deadline while an attempt runs.
+
+    HTTP libraries look a time-out up when its phase begins, so each phase is given what the ones before it
+    have left over.
     """
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, left_s: Callable[[], float]) -> None:
         self._request = request
+        self._left_s = left_s
         self._own = dict(request.extensions.get("timeout", {}))
 
-    def cap(self, left_s: float) -> None:
-        """No phase of the attempt may take longer than `left_s`."""
-        left_s = max(left_s, 0.001)
-        capped = {
-            phase: left_s if self._own.get(phase) is None else min(left_s, self._own[phase])
-            for phase in ("connect", "read", "write", "pool")
-        }
+    def cap(self) -> None:
+        """No phase of the attempt that begins may outlast the deadline."""
+        left_s = max(self._left_s(), _LEAST_S)
+        own = {phase: self._own.get(phase) for phase in _PHASES}
+        capped = _Capped({phase: left_s if s is None else min(s, left_s) for phase, s in own.items()})
+        capped.left_s = self._left_s
         self._request.extensions = {**self._request.extensions, "timeout": capped}
 
     def give_back(self) -> None:
         """From here on the body is the caller's, and so are the time-outs of its reads.
 
-        httpcore looks a time-out up before each read, so it is the same mapping that has to change.
+        It is the same mapping that has to change: the library keeps hold of it.
         """
         capped = self._request.extensions["timeout"]
+        capped.left_s = None
         capped.clear()
         capped.update(self._own)
+
+
+_PHASES = ("connect", "read", "write", "pool")
+_LEAST_S = 0.001
+
+
+class _Capped(dict[str, Any]):
+    """Time-outs by phase; while `left_s` is set, none is longer than it says at the moment of asking."""
+
+    left_s: Callable[[], float] | None = None
+
+    def get(self, phase: str, default: Any = None) -> Any:
+        value = super().get(phase, default)
+        return value if self.left_s is None else min(value, max(self.left_s(), _LEAST_S))

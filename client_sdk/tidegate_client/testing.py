@@ -18,11 +18,13 @@ import heapq
 import itertools
 import random
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 from .board import Board
 from .timebase import Signal, Timebase
+
+T = TypeVar("T")
 
 __all__ = ["Board", "FakeClock", "Received", "Reply", "ScriptedServer", "answer", "break_off", "refuse"]
 
@@ -93,6 +95,9 @@ class FakeClock(Timebase):
         if fake.taken():
             return
         self.waits.append(timeout_s)
+        await self._pause(fake, timeout_s)
+
+    async def _pause(self, fake: _FakeSignal, timeout_s: float) -> None:
         fake.waiter = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now + timeout_s, next(self._order), fake))
         if self._jumper is None or self._jumper.done():
@@ -103,9 +108,22 @@ class FakeClock(Timebase):
             fake.waiter = None
             fake.taken()
 
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """The result of `work`, which is cancelled when it takes more fake time."""
+        running, bell = asyncio.ensure_future(work), asyncio.create_task(self.sleep(seconds))
+        try:
+            await asyncio.wait({running, bell}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise asyncio.TimeoutError
+            return running.result()
+        finally:
+            bell.cancel()
+            running.cancel()
+            await asyncio.gather(bell, running, return_exceptions=True)
+
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds` of fake time; for servers that take their time."""
-        await self.wait_async(_FakeSignal(), seconds)
+        await self._pause(_FakeSignal(), seconds)
 
     async def _jump(self) -> None:
         while self._sleepers:

@@ -10,7 +10,10 @@ import contextlib
 import random
 import threading
 import time
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Signal(Protocol):
@@ -59,6 +62,14 @@ class Timebase:
         if not isinstance(signal, _LoopSignal):
             raise TypeError(f"wait_async() takes a signal made by loop_signal(), not {signal!r}")
         await signal.wait(timeout_s)
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """The result of `work`, which is cancelled when it takes longer.
+
+        Raises:
+            asyncio.TimeoutError: it did.
+        """
+        return await asyncio.wait_for(work, seconds)
 
 
 class _LoopSignal:

@@ -25,8 +25,8 @@ class RetryPolicy:
         max_attempts: attempts per call, the first included.
         wait_budget_s: seconds one call may spend waiting, over all its waits. A server that asks for more is
             an error at once, with the time it asked for.
-        deadline_s: seconds within which the answer must have begun, attempts and waits together; None for no
-            limit. An attempt in flight is cut by it, and the server is told (`Prefer: wait`).
+        deadline_s: seconds within which the answer must have begun: waits, and every phase of every attempt;
+            None for no limit. An attempt in flight is cut by it, and the server is told (`Prefer: wait`).
         jitter_base_s, jitter_cap_s: range of the jitter added to a server-given wait; it doubles with each
             attempt.
         backoff_base_s, backoff_cap_s: range of the full jitter used when the server gave no time.
