@@ -35,6 +35,7 @@ class Choice(NamedTuple):
     demand: Demand
     quantile: float
     predicted: float  # output tokens per sequence, at this quantile
+    prompt: float  # tokens, by what is known now
 
 
 class Dispatcher:

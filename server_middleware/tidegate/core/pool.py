@@ -41,6 +41,7 @@ class Placement(NamedTuple):
     demand: Demand
     quantile: float
     predicted: float  # output tokens per sequence, at this quantile
+    prompt: float  # tokens, by what is known now
 
 
 class Pool:
@@ -104,7 +105,7 @@ class Pool:
             left += instance.lag_tokens(prompt)
         demand = Demand(held, left, ask.sequences)
         verdict = instance.verdict(demand, prompt, ceiling, now)
-        return Placement(verdict, instance, demand, quantile, predicted)
+        return Placement(verdict, instance, demand, quantile, predicted, prompt)
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
         """Output tokens per sequence, clamped to what remains of the context and of the capacity."""

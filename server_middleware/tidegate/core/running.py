@@ -71,7 +71,7 @@ class Running:
             started_at=now,
             waited_s=waited_s,
             predicted=predicted,
-            prompt=self._prompts.of(ask),
+            prompt=choice.prompt,
             share=max(1.0, instance.calibration.share(ask.tenant)),
             lag_tokens=instance.lag_tokens(ask.prompt_tokens),
             charged_tokens=waiter.charged_tokens,
