@@ -135,11 +135,12 @@ class Board:
             origin.reason = reason
             refusing = origin.lane if part is None else origin.part(part)
             tickets = {id(lane): ticket for lane, ticket in turn.held}
+            ticket, until = tickets.get(id(refusing)), now + silence.floor_s
             jitter = (silence.jitter_base_s, silence.jitter_cap_s)
-            refusing.refused(tickets.get(id(refusing)), now, now + silence.floor_s, *jitter, uniform())
-            for lane, ticket in turn.held:
-                if lane is not refusing and ticket is not None:
-                    lane.leave(ticket)
+            refusing.refused(ticket, now, until, *jitter, uniform(), silence.allowance)
+            for lane, passed in turn.held:
+                if lane is not refusing and passed is not None:
+                    lane.leave(passed)
                     self._settle(lane, now, uniform)
             turn.held.clear()
             self._settle(refusing, now, uniform)

@@ -28,7 +28,7 @@ from .core.decision import (
     is_refusal,
 )
 from .core.policy import RetryPolicy
-from .fields import advice_from, refusal_from
+from .fields import advice_from, allowance_from, refusal_from
 from .identity import headers_sent, origin_key, part_key, part_keys
 from .library import Library
 from .options import current_options
@@ -174,8 +174,10 @@ class Call:
 
     def judge_answer(self, response: Any, content: bytes) -> bool:
         """Decide about a refusal whose body (as far as it was read) is `content`; True to resend."""
-        advice = advice_from(response.headers.multi_items(), self.setup.timebase.wall())
-        self.answered = Answered(response.status_code, advice, refusal_from(content))
+        headers, wall_now = response.headers.multi_items(), self.setup.timebase.wall()
+        advice = advice_from(headers, wall_now)
+        allowance = allowance_from(headers, advice.wait_s, wall_now)
+        self.answered = Answered(response.status_code, advice, refusal_from(content), allowance)
         self.last_response = response
         return self._decide(self.answered)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import http_sf
 
-from .core.advice import Advice, Fields, read_advice
-from .core.limits import LimitItem
+from .core.advice import Advice, Fields, read_advice, read_allowance
+from .core.limits import Allowance, LimitItem
 from .core.refusal import NO_REFUSAL, Refusal, read_refusal
 
 _NAMES = frozenset({"retry-after", "retry-after-ms", "x-ms-retry-after-ms", "x-should-retry", "date", "age"})
@@ -25,6 +25,13 @@ def advice_from(headers: Iterable[tuple[str, str]], wall_now: float) -> Advice:
     return read_advice(fields_from(headers), wall_now)
 
 
+def allowance_from(
+    headers: Iterable[tuple[str, str]], wait_s: float | None, wall_now: float
+) -> Allowance | None:
+    """What a response's `headers` say the server allows, after the `wait_s` they advise."""
+    return read_allowance(fields_from(headers), wait_s, wall_now)
+
+
 def fields_from(headers: Iterable[tuple[str, str]]) -> Fields:
     """The fields that bear on retrying, structured ones parsed."""
     lines: dict[str, list[str]] = {}
@@ -32,11 +39,12 @@ def fields_from(headers: Iterable[tuple[str, str]]) -> Fields:
         name = raw_name.lower()
         if (name in _NAMES or "limit" in name) and (name in lines or len(lines) < _MAX_LINES):
             lines.setdefault(name, []).append(value)
+    policies = _policies(lines)
     if "ratelimit" not in lines:
-        return Fields(lines)
+        return Fields(lines, policies=policies)
     text = ", ".join(lines["ratelimit"])
     items = _items(text)
-    return Fields(lines, items or (), {} if items is not None else _members(text))
+    return Fields(lines, items or (), {} if items is not None else _members(text), policies)
 
 
 def refusal_from(content: bytes) -> Refusal:
@@ -56,6 +64,19 @@ def _items(text: str) -> list[LimitItem] | None:
             case _:
                 return None
     return items
+
+
+def _policies(lines: dict[str, list[str]]) -> list[LimitItem]:
+    """The policies in any generation of the draft: `"burst";q=100;w=60`, or `100;w=60` and no name."""
+    policies: list[LimitItem] = []
+    for name in ("ratelimit-policy", "ratelimit-limit"):
+        for member in _parsed(", ".join(lines.get(name, ())), "list") or ():
+            match member:
+                case (str() | http_sf.Token() as item, dict() as parameters):
+                    policies.append(LimitItem(str(item), parameters))
+                case (int() as quota, dict() as parameters):
+                    policies.append(LimitItem("", {"q": quota, **parameters}))
+    return policies
 
 
 def _members(text: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The deadline covers all that comes before the answer: waits, every phase of an attempt, a refusal's body."""
+"""The deadline covers all that comes before the answer: waits, attempts in every phase, refusals' bodies."""
 
 from __future__ import annotations
 

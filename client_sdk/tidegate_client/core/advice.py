@@ -12,7 +12,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from .figures import CEILING_S, decimal, http_date
-from .limits import LimitItem, dictionary_wait_s, exhausted_wait_s, trio_wait_s
+from .limits import (
+    Allowance,
+    LimitItem,
+    dictionary_wait_s,
+    exhausted_wait_s,
+    policy_allowance,
+    trio_allowance,
+    trio_wait_s,
+)
 
 _MS_FIELDS = ("retry-after-ms", "x-ms-retry-after-ms")
 
@@ -25,11 +33,13 @@ class Fields:
         lines: lower-case name to its field lines, in order.
         rate_limit: the items of a `RateLimit` list, when it parsed as one.
         rate_limit_members: its members, when it parsed as a -07 dictionary instead.
+        policies: the items of `RateLimit-Policy`, or of a `RateLimit-Limit` that lists windows.
     """
 
     lines: Mapping[str, Sequence[str]]
     rate_limit: Sequence[LimitItem] = ()
     rate_limit_members: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    policies: Sequence[LimitItem] = ()
 
     def single(self, name: str) -> str:
         """The field's lines joined as RFC 9110, section 5.3, joins them; empty when absent."""
@@ -78,6 +88,16 @@ def read_advice(fields: Fields, wall_now: float) -> Advice:
     )
 
 
+def read_allowance(fields: Fields, wait_s: float | None, wall_now: float) -> Allowance | None:
+    """What the server that asked for `wait_s` says it allows from then on; None when it does not say."""
+    if (decimal(fields.single("age")) or 0.0) > 0:
+        return None
+    server_now = http_date(fields.single("date"), wall_now)
+    return policy_allowance(fields.policies, fields.rate_limit, wait_s) or trio_allowance(
+        _flat(fields), wall_now if server_now is None else server_now
+    )
+
+
 def _retry_after(fields: Fields, server_now: float, wall_now: float) -> tuple[float | None, str]:
     for name in _MS_FIELDS:
         milliseconds = _longest(fields.single(name))
@@ -119,5 +139,5 @@ def _flat(fields: Fields) -> dict[str, str]:
     return {
         name: lines[0].split(",")[0]
         for name, lines in fields.lines.items()
-        if "limit" in name and lines and ("remaining" in name or "reset" in name)
+        if "limit" in name and lines and name.count("-")
     }

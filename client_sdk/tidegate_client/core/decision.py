@@ -14,6 +14,7 @@ from typing import Literal
 
 from .advice import NO_ADVICE, Advice
 from .jitter import growing_s
+from .limits import Allowance
 from .policy import RetryPolicy
 from .refusal import NO_REFUSAL, Refusal
 
@@ -42,11 +43,12 @@ class Why(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer began: its status, what its headers advise, what its body says."""
+    """An answer began: its status, what its headers advise, what its body says, what the server allows."""
 
     status: int
     advice: Advice = NO_ADVICE
     refusal: Refusal = NO_REFUSAL
+    allowance: Allowance | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,14 +115,15 @@ class Resend:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cooldown:
-    """The silence that a refusal imposes on all calls it covers, and the range of the jitter after it
-    (seconds).
+    """The silence that a refusal imposes on all calls it covers, the range of the jitter after it
+    (seconds), and what the server says it allows from then on.
     """
 
     floor_s: float
     jitter_base_s: float
     jitter_cap_s: float
     scope: str
+    allowance: Allowance | None = None
 
 
 Decision = Deliver | GiveUp | Resend
@@ -187,10 +190,11 @@ def cooldown(outcome: Answered, policy: RetryPolicy) -> Cooldown | None:
     ):
         return None
     named_s = _named_wait_s(outcome)
+    scope, allowance = outcome.refusal.scope, outcome.allowance
     if named_s is None:
-        return Cooldown(policy.min_wait_s, policy.backoff_base_s, policy.backoff_cap_s, outcome.refusal.scope)
+        return Cooldown(policy.min_wait_s, policy.backoff_base_s, policy.backoff_cap_s, scope, allowance)
     floor_s = min(max(named_s, policy.min_wait_s), policy.max_cooldown_s)
-    return Cooldown(floor_s, policy.jitter_base_s, policy.jitter_cap_s, outcome.refusal.scope)
+    return Cooldown(floor_s, policy.jitter_base_s, policy.jitter_cap_s, scope, allowance)
 
 
 def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decision:

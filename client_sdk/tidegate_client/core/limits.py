@@ -18,13 +18,18 @@ _DELTA_BELOW = 1e6
 _EPOCH_S = (1e8, 1e11)
 _EPOCH_MS = (1e11, 1e14)
 
-_TRIO = re.compile(r"(x-)?rate-?limit-(remaining|reset)(-after)?(?:-([a-z0-9-]{1,40}))?")
-_ANTHROPIC = re.compile(r"anthropic-ratelimit-([a-z0-9-]{1,40})-(remaining|reset)")
+_LONGEST_WINDOW_S = 3600.0
+"""A quota of more than an hour (a day, a month) says nothing about how fast to go."""
+
+_TRIO = re.compile(r"(x-)?rate-?limit-(limit|remaining|reset)(-after)?(?:-([a-z0-9-]{1,40}))?")
+_ANTHROPIC = re.compile(r"anthropic-ratelimit-([a-z0-9-]{1,40})-(limit|remaining|reset)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitItem:
-    """One member of a `RateLimit` list, syntax already checked: its name and its parameters as parsed."""
+    """One member of a `RateLimit` or `RateLimit-Policy` list, syntax already checked: its name (empty for a
+    bare number, which is then its `q`) and its parameters as parsed.
+    """
 
     name: str
     parameters: Mapping[str, object]
@@ -32,7 +37,11 @@ class LimitItem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a server says it allows: `quota` requests in `window_s` seconds, both more than 0."""
+    """What a server says it allows: `quota` requests in `window_s` seconds, both more than 0.
+
+    Of a fixed window whose length is not told this may say too much; whoever paces by it looks at refusals
+    too.
+    """
 
     quota: int
     window_s: float
@@ -50,6 +59,47 @@ def exhausted_wait_s(items: Iterable[LimitItem]) -> float | None:
         if remaining == 0 and "t" in item.parameters:
             longest = max(longest or 0.0, float(str(wait)))
     return longest
+
+
+def policy_allowance(
+    policies: Iterable[LimitItem], items: Iterable[LimitItem], wait_s: float | None
+) -> Allowance | None:
+    """The policy that has refused: a used-up one by name, else the shortest window that can ask for `wait_s`.
+
+    Policies that count something else than requests, or whose window is not told, say nothing.
+    """
+    used_up = {item.name for item in items if item.parameters.get("r") == 0}
+    stated = [policy for policy in policies if _counts_requests(policy)]
+    named = [policy for policy in stated if policy.name in used_up]
+    windows = sorted((_figure(policy, "w"), _figure(policy, "q")) for policy in named or stated)
+    fitting = [each for each in windows if each[0] >= (wait_s or 0.0)] or windows[-1:]
+    if not fitting or fitting[0][0] > _LONGEST_WINDOW_S:
+        return None
+    return Allowance(int(fitting[0][1]), fitting[0][0])
+
+
+def _counts_requests(policy: LimitItem) -> bool:
+    unit = policy.parameters.get("qu", "requests")
+    positive = all(_natural(policy.parameters.get(name)) and policy.parameters[name] != 0 for name in "qw")
+    return unit in ("requests", "request") and positive and "tidegate-unit" not in policy.parameters
+
+
+def _figure(policy: LimitItem, name: str) -> float:
+    return float(str(policy.parameters[name]))
+
+
+def trio_allowance(fields: Mapping[str, str], wall_now: float) -> Allowance | None:
+    """The limit of a used-up count of requests (`*RateLimit-Limit/-Remaining/-Reset`), over its reset."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name, value in fields.items():
+        key, kind = _dimension(name, drafts_only=False)
+        if kind and key[1] in ("", "requests"):
+            found.setdefault(key, {}).setdefault(kind, value)
+    for each in found.values():
+        quota, wait_s = decimal(each.get("limit", "")), reset_s(each.get("reset", ""), wall_now)
+        if decimal(each.get("remaining", "")) == 0 and quota and wait_s and wait_s <= _LONGEST_WINDOW_S:
+            return Allowance(int(quota), wait_s) if quota >= 1 else None
+    return None
 
 
 def dictionary_wait_s(members: Mapping[str, object]) -> float | None:

@@ -39,7 +39,7 @@ _COUNTED_S = 10.0
 pace.
 """
 _TRUSTED_SAVINGS = 0.6
-"""Share of what the server should have saved up by its shown pace that is counted on."""
+"""Share of what the server should have saved up that is counted on: to overdraw it costs another pause."""
 _MOST_OVER = 1.5
 _GAP_JITTER = 0.2
 
@@ -116,12 +116,12 @@ class Pace:
         if self._cycles <= 1:
             return shown_per_s * _LEAD + _GROWTH_PER_S * self._released
         saved = min(float(self._first_burst), shown_per_s * (self._began_at - self._quiet[0]))
-        over = self._over(shown_per_s, _TRUSTED_SAVINGS * saved, now, waiting)
+        over = self._over(shown_per_s, saved, now, waiting)
         return shown_per_s * over + _LATER_GROWTH_PER_S * self._released
 
     def _over(self, rate_per_s: float, saved: float, now: float, waiting: int) -> float:
         """How far above its rate to go, so that the rest of what was `saved` lasts as long as the line."""
-        left = saved - (self._released - rate_per_s * max(0.0, now - self._began_at))
+        left = _TRUSTED_SAVINGS * saved - (self._released - rate_per_s * max(0.0, now - self._began_at))
         if left <= 0:
             return 1.0
         return min(_MOST_OVER, waiting / (waiting - left)) if waiting > left else _MOST_OVER
