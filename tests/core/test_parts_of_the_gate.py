@@ -351,10 +351,22 @@ def test_answers_charged_with_their_declared_maximum_need_no_wide_watermark() ->
     assert driver.instance.high_watermark == 0.82
     driver.admit(max_output_tokens=20)
     driver.read(0.1)
-    assert driver.instance.high_watermark == 0.985
+    assert driver.instance.high_watermark == 0.97
     driver.admit(max_output_tokens=None)
     driver.read(0.1)
     assert driver.instance.high_watermark == 0.82
+
+
+def test_the_smallest_of_the_top_class_may_use_the_margin() -> None:
+    """What is kept free against wrong predictions is open to two per cent of the cache, no more."""
+    driver = Driver(
+        GateOptions(kv=KvOptions(capacity_tokens=10_000, margin=0.1, margin_min=0.1, high_watermark=1.0))
+    )
+    driver.read(0.0)
+    driver.admit("t", "vip", prompt_tokens=8900, max_output_tokens=10)
+    driver.cancel(driver.queue("t", "vip", prompt_tokens=300, max_output_tokens=10).ticket)
+    driver.cancel(driver.queue("t", "standard", prompt_tokens=100, max_output_tokens=10).ticket)
+    driver.admit("t", "vip", prompt_tokens=100, max_output_tokens=10)
 
 
 def test_high_watermark_is_wide_only_once_capacity_and_lengths_are_known() -> None:
@@ -478,6 +490,20 @@ def test_return_on_time_keeps_its_order_and_goes_before_newcomers() -> None:
     assert driver.refuse("newcomer", **FULL).reason is Reason.QUEUE_FULL
     back = driver.queue(**key("k", 2))
     assert driver.gate._books.queue.waiters[back.ticket].order == pytest.approx(driver.now - told)
+
+
+def test_slots_of_callers_that_never_return_leave_nothing_behind() -> None:
+    """Under lasting overload a nameless slot that lapsed is forgotten, though others are open."""
+    options = GateOptions(queue=QueueOptions(max_requests=1), kv=KvOptions(max_sequences=1))
+    driver = Driver(options)
+    driver.read(0.1)
+    driver.admit()
+    driver.queue()
+    for _ in range(400):
+        driver.pass_s(2.0)
+        driver.offer()
+    calendar = driver.gate._books.calendar
+    assert sum(map(len, calendar._anonymous.values())) == calendar.outstanding
 
 
 def test_nameless_retry_takes_its_tenants_nameless_slot() -> None:

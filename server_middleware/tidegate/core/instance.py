@@ -23,10 +23,11 @@ from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 
-HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.95, 0.985
+HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.95, 0.97
 HYSTERESIS = 0.015
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
+TINY_SHARE = 0.02  # of the capacity: what the margin is kept for, where it is of the top class
 
 
 class Ceiling(NamedTuple):
@@ -162,7 +163,9 @@ class Instance:
         return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
 
     def _kv_verdict(self, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool) -> Verdict:
-        most = self._limit(self._margin(0.0, now), ceiling, now)
+        """The present level, then the projected peak; the margin is for the top class's smallest."""
+        is_tiny = ceiling.is_top and not is_blind and self._is_tiny(demand)
+        most = self._limit(0.0 if is_tiny else self._margin(0.0, now), ceiling, now)
         if self.capacity is None or most is None:
             return self._verdict_without_capacity(demand, is_blind=is_blind)
         held = self.ledger.held_tokens() + self.calibration.foreign_tokens
@@ -171,8 +174,13 @@ class Instance:
         least = most if ceiling.is_top else self._limit(self.options.kv.margin_max, ceiling, now)
         fits = self.ledger.surely_fits(demand, least or 0.0, most)
         if fits is None:
-            fits = self.ledger.fits(demand, self.limit(ceiling, now) or 0.0)
+            limit = most if is_tiny else self.limit(ceiling, now)
+            fits = self.ledger.fits(demand, limit or 0.0)
         return Verdict.FITS if fits else Verdict.KV
+
+    def _is_tiny(self, demand: Demand) -> bool:
+        tokens = demand.held + demand.sequences * demand.left
+        return self.capacity is not None and tokens <= TINY_SHARE * self.capacity
 
     def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:
         """Watermark and credit: each lease admitted since the reading counts as one share of the level."""

@@ -96,9 +96,8 @@ class RetryCalendar:
         slot = None if key is None else self._by_key.get(key)
         if slot is not None or not is_retry:
             return slot
+        self._drop_closed(id(flow))
         nameless = self._anonymous.get(id(flow))
-        while nameless and not nameless[0].is_open:
-            nameless.popleft()
         if nameless and nameless[0].told_at - EARLY_S <= now:
             return nameless[0]
         return None
@@ -153,5 +152,13 @@ class RetryCalendar:
             self.due[slot.flow.band.options.name] -= 1
         if slot.key is not None:
             self._by_key.pop(slot.key, None)
-        elif slot.flow.booked == 0:
-            self._anonymous.pop(id(slot.flow), None)
+        else:
+            self._drop_closed(id(slot.flow))
+
+    def _drop_closed(self, flow: int) -> None:
+        """Nameless slots at the front that are closed; whoever declares nothing claims none of them."""
+        nameless = self._anonymous.get(flow)
+        while nameless and not nameless[0].is_open:
+            nameless.popleft()
+        if nameless is not None and not nameless:
+            del self._anonymous[flow]
