@@ -33,6 +33,7 @@ from .identity import headers_sent, origin_key, part_key, part_keys
 from .library import Library
 from .options import current_options
 from .origins import Turn
+from .redirects import follow_at, note_redirect
 from .replay import can_replay
 from .spent import Spent, continued, remember, target_of
 from .stamp import Timeouts, counted_by_sdk, key, stamp
@@ -80,7 +81,7 @@ class Call:
         former = spent.key if spent else None
         self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
         self._timeouts = Timeouts(request, self._left_s) if self.policy.deadline_s is not None else None
-        self.not_before = 0.0
+        self.not_before = follow_at(request)
         self._arrived_at = 0.0
         origin = setup.board.origin(origin_key(request, sent), request, self.policy)
         self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
@@ -112,7 +113,7 @@ class Call:
 
     def goes_at_once(self) -> bool:
         """Whether the first attempt may be sent without waiting for anything."""
-        if self._spent is not None:
+        if self._spent is not None or self.not_before:
             return False
         return self.setup.board.goes_at_once(self.turn, self.setup.timebase.monotonic())
 
@@ -150,6 +151,8 @@ class Call:
         self.setup.board.let_in(self.turn, now, timebase.uniform)
         if "ratelimit" in response.headers:
             self._heed_nothing_left(advice_from(response.headers.multi_items(), timebase.wall()), now)
+        if 300 <= response.status_code < 400:
+            note_redirect(self.request, response, now, self.policy, timebase)
         if self.setup.library.in_memory or response.is_closed:
             self.finish()
         elif self.policy.concurrency is not None:

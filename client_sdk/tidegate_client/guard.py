@@ -1,8 +1,6 @@
 """The same manners for callers that use neither httpx nor httpx2: a decorator, and a context manager.
 
-Law: the call is the caller's own function, run again as a whole; so it must be one that may be. What it
-returns or raises is read for a status and headers, the way requests, aiohttp and the SDKs carry them;
-anything else is passed on.
+Law: the call is the caller's own function, run again as a whole; so it must be one that may be.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from .board import Board
@@ -19,6 +17,7 @@ from .core.policy import RetryPolicy
 from .drivers import AsyncDriver, SyncDriver, set_up
 from .ending import ended
 from .errors import RateLimited
+from .foreign import AsyncFunction, CallOutcome, CallRequest, SyncFunction, outcome_of
 from .library import Library
 from .timebase import Timebase
 from .waiting import GaveUpWaiting
@@ -63,7 +62,7 @@ class Guard:
         timebase: Timebase | None = None,
     ) -> None:
         library = Library(
-            response=_Outcome,
+            response=CallOutcome,
             byte_stream=bytes,
             stream_bases=(),
             connect_errors=connect_errors,
@@ -88,16 +87,16 @@ class Guard:
 
             @functools.wraps(function)
             async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                inner = _AsyncInner(lambda: function(*args, **kwargs))
-                outcome = await AsyncDriver(self._setup, inner).handle(_Request(self._origin))
+                inner = AsyncFunction(lambda: function(*args, **kwargs))
+                outcome = await AsyncDriver(self._setup, inner).handle(CallRequest(self._origin))
                 return outcome.delivered()
 
             return guarded_async  # type: ignore[return-value]  # R is a coroutine here
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            inner = _SyncInner(lambda: function(*args, **kwargs))
-            value: R = SyncDriver(self._setup, inner).handle(_Request(self._origin)).delivered()
+            inner = SyncFunction(lambda: function(*args, **kwargs))
+            value: R = SyncDriver(self._setup, inner).handle(CallRequest(self._origin)).delivered()
             return value
 
         return guarded
@@ -110,7 +109,7 @@ class Guard:
         Raises:
             RateLimited: the server asked for silence beyond the caller's budget; the block did not run.
         """
-        call = Call(_Request(self._origin), self._setup)
+        call = Call(CallRequest(self._origin), self._setup)
         try:
             SyncDriver(self._setup, None).wait(call)
         except GaveUpWaiting:
@@ -121,7 +120,7 @@ class Guard:
     @contextlib.asynccontextmanager
     async def turn_async(self) -> AsyncIterator[None]:
         """`turn`, on an event loop."""
-        call = Call(_Request(self._origin), self._setup)
+        call = Call(CallRequest(self._origin), self._setup)
         try:
             await AsyncDriver(self._setup, None).wait(call)
         except GaveUpWaiting:
@@ -136,7 +135,7 @@ def _noted(call: Call) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        outcome = _outcome_of(error)
+        outcome = outcome_of(error)
         call.arrived()
         if outcome is None:
             call.leave()
@@ -147,111 +146,4 @@ def _noted(call: Call) -> Iterator[None]:
         call.leave()
         raise
     call.arrived()
-    call.answer_began(_Outcome(200))
-
-
-class _Headers(dict[str, str]):
-    """Headers by lower-case name, with the two views of httpx's that are used here."""
-
-    @property
-    def raw(self) -> list[tuple[bytes, bytes]]:
-        return [
-            (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
-            for name, value in self.items()
-        ]
-
-    def multi_items(self) -> list[tuple[str, str]]:
-        return list(self.items())
-
-
-class _Url:
-    def __init__(self, origin: str) -> None:
-        self.scheme, _, host = origin.rpartition("://")
-        self.netloc = host.encode("ascii", "replace")
-
-
-class _Request:
-    """What stands for the request: a call of the caller's function, which may be made again."""
-
-    _content = b""
-    method = "GET"
-
-    def __init__(self, origin: str) -> None:
-        self.url = _Url(origin)
-        self.headers = _Headers()
-        self.extensions: dict[str, Any] = {}
-
-
-class _Outcome:
-    """What stands for the response: the function's value or error, and what they say about the server."""
-
-    def __init__(
-        self,
-        status_code: int,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-        *,
-        json: object = None,
-        value: Any = None,
-        error: Exception | None = None,
-    ) -> None:
-        self.status_code = status_code
-        self.headers = _Headers({str(name).lower(): str(text) for name, text in (headers or {}).items()})
-        self.content = content
-        self.extensions: dict[str, Any] = {}
-        self.request: Any = None
-        self.value = value
-        self.error = error
-
-    def delivered(self) -> Any:
-        """The value the function returned; raises what it raised."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-class _SyncInner:
-    """The function in the place of a transport."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-
-    def handle_request(self, _request: Any) -> _Outcome:
-        try:
-            value = self._run()
-        except Exception as error:
-            outcome = _outcome_of(error)
-            if outcome is None:
-                raise
-            return outcome
-        return _outcome_of(value) or _Outcome(200, value=value)
-
-
-class _AsyncInner:
-    """The coroutine function in the place of a transport."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-
-    async def handle_async_request(self, _request: Any) -> _Outcome:
-        try:
-            value = await self._run()
-        except Exception as error:
-            outcome = _outcome_of(error)
-            if outcome is None:
-                raise
-            return outcome
-        return _outcome_of(value) or _Outcome(200, value=value)
-
-
-def _outcome_of(result: Any) -> _Outcome | None:
-    """The answer that a returned value or a raised error carries, None when it carries none."""
-    error = result if isinstance(result, Exception) else None
-    for carrier in (result, getattr(result, "response", None)):
-        status = getattr(carrier, "status_code", None) or getattr(carrier, "status", None)
-        headers = getattr(carrier, "headers", None)
-        if isinstance(status, int) and isinstance(headers, Mapping):
-            content = getattr(carrier, "content", b"")
-            content = content if isinstance(content, bytes) else b""
-            return _Outcome(status, headers, content, value=result, error=error)
-    return None
+    call.answer_began(CallOutcome(200))

@@ -51,6 +51,8 @@ class Waiting:
             if setup.board.turns_down(turn.origin, now, setup.timebase.uniform):
                 self._give_up(now, None, Why.THROTTLED)
         if now < call.not_before:
+            if call.not_before > turn.latest:
+                self._give_up(now, call.not_before - now, Why.OVER_BUDGET)
             self._note(now, call.not_before)
             return call.not_before - now
         wake_at = setup.board.poll(turn, now, setup.timebase.uniform)
@@ -78,6 +80,8 @@ class Waiting:
         reason, source, scope = call.turn.origin.reason or "cooling_down", "shared", "tenant"
         if isinstance(call.decision, Resend):
             reason, source, scope = call.decision.reason, call.decision.source, call.decision.scope
+        elif now < call.not_before:
+            reason, source, scope = "redirected", "retry-after", "request"
         wall_until = call.setup.timebase.wall() + until - now
         name, attempts = call.turn.origin.name, call.policy.max_attempts
         attempt = call.attempt + 1
