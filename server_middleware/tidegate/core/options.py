@@ -43,7 +43,7 @@ class KvOptions:
     """
 
     high_watermark: float | None = None
-    low_watermark: float | None = None  # re-open below it; unset: 0.015 under the high one
+    low_watermark: float | None = None  # re-open below it; unset: 0.02 under the high one
     capacity_tokens: int | None = None  # unset: read from the engine, else learnt
     block_tokens: int = 16
     margin: float = 0.05  # start of the adaptive safety margin
