@@ -11,7 +11,6 @@ import itertools
 import math
 from typing import Any
 
-from .board import Board
 from .core.advice import Advice
 from .core.decision import (
     Answered,
@@ -27,32 +26,18 @@ from .core.decision import (
     decide,
     is_refusal,
 )
-from .core.policy import RetryPolicy
 from .fields import advice_from, allowance_from, refusal_from
 from .identity import headers_sent, origin_key, part_key, part_keys
-from .library import Library
 from .options import current_options
 from .origins import Turn
 from .redirects import follow_at, note_redirect
 from .replay import can_replay
+from .setup import Setup
 from .spent import Spent, continued, remember, target_of
 from .stamp import Timeouts, counted_by_sdk, key, stamp
 from .streams import counted
-from .timebase import Timebase
-from .waits import OnWait
 
 _ids = itertools.count(1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setup:
-    """What all calls of one transport have in common."""
-
-    library: Library
-    policy: RetryPolicy
-    timebase: Timebase
-    board: Board
-    on_wait: OnWait | None
 
 
 class Call:
@@ -82,6 +67,7 @@ class Call:
         self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
         self._timeouts = Timeouts(request, self._left_s) if self.policy.deadline_s is not None else None
         self.not_before = follow_at(request)
+        self.stream_broke = False
         self._arrived_at = 0.0
         origin = setup.board.origin(origin_key(request, sent), request, self.policy)
         self.turn = Turn(origin, self.call_id, math.inf, lambda: part_keys(request))
@@ -140,6 +126,24 @@ class Call:
         """An answer has come. A wait it names counts from here, not from when its body has been read."""
         self._arrived_at = self.setup.timebase.monotonic()
 
+    def watches(self, response: Any) -> bool:
+        """Whether the call may still be sent again while the answer's stream has generated nothing."""
+        if not self.policy.retry_streams or response.status_code != 200 or self.setup.library.in_memory:
+            return False
+        headers = response.headers
+        is_events = headers.get("content-type", "").lower().startswith("text/event-stream")
+        watched = is_events and "content-encoding" not in headers and can_replay(self.request)
+        if watched and self._timeouts is not None:
+            self._timeouts.give_back()  # the library keeps them for the whole body
+        return watched
+
+    def check_deadline(self) -> None:
+        """Raises the library's error for it when the deadline has passed."""
+        left_s = self.left_s
+        if left_s is not None and left_s <= 0:
+            message = f"no answer within deadline_s={self.policy.deadline_s:g}"
+            raise self.setup.library.overdue(message, self.request)
+
     def answer_began(self, response: Any) -> bool:
         """Note an answer; True when it is a refusal and must be judged."""
         if self._timeouts is not None:
@@ -187,7 +191,9 @@ class Call:
     def judge_failure(self, error: BaseException) -> bool:
         """Decide about an attempt that failed before its answer began; True to resend."""
         kind = "other"
-        if isinstance(error, self.setup.library.connect_errors):
+        if self.stream_broke:
+            kind, self.stream_broke = "stream", False
+        elif isinstance(error, self.setup.library.connect_errors):
             kind = "connect"
         elif isinstance(error, self.setup.library.read_errors):
             kind = "read"

@@ -13,26 +13,11 @@ from typing import Any
 
 import tenacity
 
-from .board import SHARED, Board
-from .call import Call, Setup
-from .core.policy import RetryPolicy
+from .call import Call
 from .ending import ended
-from .library import Library
-from .peek import peek, peek_async
-from .timebase import REAL_TIME, Timebase
+from .peek import peek, peek_async, until_generated, until_generated_async
+from .setup import Setup
 from .waiting import GaveUpWaiting, Waiting
-from .waits import OnWait
-
-
-def set_up(
-    library: Library,
-    policy: RetryPolicy | None,
-    on_wait: OnWait | None,
-    board: Board | None,
-    timebase: Timebase | None,
-) -> Setup:
-    """What a transport's calls have in common, with the defaults filled in."""
-    return Setup(library, policy or RetryPolicy(), timebase or REAL_TIME, board or SHARED, on_wait)
 
 
 class SyncDriver:
@@ -63,7 +48,7 @@ class SyncDriver:
 
     def _send(self, call: Call) -> Any:
         try:
-            response = self._inner.handle_request(call.begin_attempt())
+            response = until_generated(call, self._inner.handle_request(call.begin_attempt()))
         except BaseException:
             call.leave()
             raise
@@ -136,12 +121,15 @@ class AsyncDriver:
 
     async def _send(self, call: Call) -> Any:
         try:
-            response = await self._in_time(call, self._inner.handle_async_request(call.begin_attempt()))
+            response = await self._in_time(call, self._attempt(call))
         except BaseException:
             call.leave()
             raise
         call.arrived()
         return response
+
+    async def _attempt(self, call: Call) -> Any:
+        return await until_generated_async(call, await self._inner.handle_async_request(call.begin_attempt()))
 
     async def _in_time(self, call: Call, attempt: Any) -> Any:
         """The attempt's answer, if it begins before the deadline: the time-outs alone start anew with each
@@ -153,10 +141,8 @@ class AsyncDriver:
         try:
             return await self._setup.timebase.within(max(left_s, 0.001), attempt)
         except asyncio.TimeoutError:
-            if call.left_s > 0:  # type: ignore[operator]  # it has a deadline
-                raise
-            message = f"no answer within deadline_s={call.policy.deadline_s:g}"
-            raise self._setup.library.overdue(message, call.request) from None
+            call.check_deadline()
+            raise
 
     async def _resume(self, call: Call, first: First) -> Any:
         async def attempt() -> Any:

@@ -14,11 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 from .board import Board
 from .call import Call
 from .core.policy import RetryPolicy
-from .drivers import AsyncDriver, SyncDriver, set_up
+from .drivers import AsyncDriver, SyncDriver
 from .ending import ended
 from .errors import RateLimited
 from .foreign import AsyncFunction, CallOutcome, CallRequest, SyncFunction, outcome_of
 from .library import Library
+from .setup import set_up
 from .timebase import Timebase
 from .waiting import GaveUpWaiting
 from .waits import OnWait

@@ -1,4 +1,4 @@
-"""Read a refusal's body without risking the caller's time or memory.
+"""Read a refusal's body, or the start of a stream, without risking the caller's time or memory.
 
 Law: bounded in bytes and in seconds. The body is read only to learn who refused and why; what does not come
 at once, or is large, is given up and the caller's answer keeps its headers and an empty body.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .call import Call
+from .first_event import FirstEvent
 from .library import Library
+from .streams import resumed
 
 BODY_BYTES = 256 * 1024
 READ_S = 2.0
@@ -49,6 +51,59 @@ async def peek_async(call: Call, response: Any) -> bytes:
         limit.restore()
         await response.stream.aclose()
     return _keep(response, call.setup.library, limit)
+
+
+def until_generated(call: Call, response: Any) -> Any:
+    """`response` once it has generated something, unread as far as its caller can tell; or the refusal that
+    it turned out to be.
+
+    Raises:
+        Exception: the body broke off, or the deadline passed, before that.
+    """
+    if not call.watches(response):
+        return response
+    first, rest = FirstEvent(), iter(response.stream)
+    try:
+        for chunk in rest:
+            if first.feed(chunk):
+                break
+            call.check_deadline()
+    except BaseException as error:
+        call.stream_broke = isinstance(error, call.setup.library.read_errors)
+        response.stream.close()
+        raise
+    if first.refusal is not None:
+        response.stream.close()
+    return _watched(call, response, first, rest)
+
+
+async def until_generated_async(call: Call, response: Any) -> Any:
+    """`until_generated`, on an event loop."""
+    if not call.watches(response):
+        return response
+    first, rest = FirstEvent(), aiter(response.stream)
+    try:
+        async for chunk in rest:
+            if first.feed(chunk):
+                break
+            call.check_deadline()
+    except BaseException as error:
+        call.stream_broke = isinstance(error, call.setup.library.read_errors)
+        await response.stream.aclose()
+        raise
+    if first.refusal is not None:
+        await response.stream.aclose()
+    return _watched(call, response, first, rest)
+
+
+def _watched(call: Call, response: Any, first: FirstEvent, rest: Any) -> Any:
+    library = call.setup.library
+    if first.refusal is None:
+        response.stream = resumed(response.stream, rest, first.held, library)
+        return response
+    status, content = first.refusal
+    headers = {"content-type": "application/json", "x-should-retry": "true"}
+    return library.response(status, headers=headers, stream=library.byte_stream(content))
 
 
 class _Limit:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from .board import Board
 from .core.policy import RetryPolicy
-from .drivers import AsyncDriver, SyncDriver, set_up
+from .drivers import AsyncDriver, SyncDriver
 from .library import Library
+from .setup import set_up
 from .timebase import Timebase
 from .waits import OnWait
 

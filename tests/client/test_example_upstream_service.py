@@ -21,7 +21,7 @@ POLICY = RetryPolicy(jitter_base_s=0.01, min_wait_s=0.01)
 @pytest.fixture(autouse=True)
 def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts with no memory of the server."""
-    monkeypatch.setattr("tidegate_client.drivers.SHARED", Board())
+    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture(autouse=True)
 def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test starts with no memory of the server."""
-    monkeypatch.setattr("tidegate_client.drivers.SHARED", Board())
+    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())
 
 
 @pytest.fixture

@@ -53,9 +53,11 @@ class Answered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failed:
-    """No answer began. `connect`: nothing was sent; `read`: the request may have been carried out."""
+    """No answer began. `connect`: nothing was sent; `read`: the request may have been carried out; `stream`:
+    its work had begun, but nothing had been generated.
+    """
 
-    kind: Literal["connect", "read", "other"]
+    kind: Literal["connect", "read", "stream", "other"]
 
 
 Outcome = Answered | Failed
@@ -156,6 +158,8 @@ def _safe_after_failure(outcome: Failed, progress: Progress, policy: RetryPolicy
         return False
     if outcome.kind == "connect":
         return policy.retry_connect_errors
+    if outcome.kind == "stream":
+        return policy.retry_streams
     return outcome.kind == "read" and policy.retry_read_errors and progress.may_repeat
 
 

@@ -34,6 +34,8 @@ class RetryPolicy:
         retry_connect_errors: resend when no connection came about (nothing was sent, so every method is
             safe).
         retry_read_errors: resend idempotent requests when the connection broke before the answer began.
+        retry_streams: resend any request whose event stream broke, or reported a refusal, before it had
+            generated anything. Its work may be done, and billed, twice.
         retry_statuses: further statuses after which idempotent requests are sent again.
         idempotent: the caller vouches that every request may be carried out twice.
         on_give_up: what the caller gets when a refusal stands: `raise` RateLimited, the `response` itself, or
@@ -57,6 +59,7 @@ class RetryPolicy:
     min_wait_s: float = 0.05
     retry_connect_errors: bool = True
     retry_read_errors: bool = False
+    retry_streams: bool = False
     retry_statuses: frozenset[int] = frozenset()
     idempotent: bool = False
     on_give_up: OnGiveUp = "auto"
