@@ -34,7 +34,7 @@ from .redirects import follow_at, note_redirect
 from .replay import can_replay
 from .setup import Setup
 from .spent import Spent, continued, remember, target_of
-from .stamp import Timeouts, counted_by_sdk, key, stamp
+from .stamp import Timeouts, counted_by_sdk, forget_number, key, stamp
 from .streams import counted
 
 _ids = itertools.count(1)
@@ -64,6 +64,7 @@ class Call:
         self._spent = spent
         self._sdk_numbers = sdk_count is not None
         former = spent.key if spent else None
+        forget_number(request, sent)
         self._key = key(request, sent, former, setup.timebase.token) if self.policy.announce else None
         self._timeouts = Timeouts(request, self._left_s) if self.policy.deadline_s is not None else None
         self.not_before = follow_at(request)
@@ -111,6 +112,11 @@ class Call:
         if spent is not None and spent.error is not None and self.attempt >= self.policy.max_attempts:
             remember(spent)
             raise spent.error
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an attempt needs nothing but to be sent: no deadline cuts it and no stream is watched."""
+        return self._timeouts is None and not self.policy.retry_streams
 
     def begin_attempt(self) -> Any:
         """Count an attempt, stamp the request for it and return it."""

@@ -121,7 +121,10 @@ class AsyncDriver:
 
     async def _send(self, call: Call) -> Any:
         try:
-            response = await self._in_time(call, self._attempt(call))
+            if call.is_plain:
+                response = await self._inner.handle_async_request(call.begin_attempt())
+            else:
+                response = await self._in_time(call, self._attempt(call))
         except BaseException:
             call.leave()
             raise

@@ -14,24 +14,33 @@ from .identity import Sent
 
 ATTEMPT_HEADER = "tidegate-attempt"
 SDK_ATTEMPT_HEADER = "x-stainless-retry-count"
+_ATTEMPT = ATTEMPT_HEADER.encode()
 _SDK_ATTEMPT = SDK_ATTEMPT_HEADER.encode()
 _KEYED_METHODS = frozenset({"POST", "PATCH"})
 _OWN_KEY = "tidegate_idempotency_key"
 
 
 def stamp(request: Any, attempt: int, left_s: float | None, *, sdk_numbers: bool) -> None:
-    """Number the attempt (from 1) and say for how many seconds the caller stays (None: no limit).
+    """Number the attempt (from 2 on: a first one needs no number, and every call pays for a header) and say
+    for how many seconds the caller stays (None: no limit).
 
     SDKs that number their own attempts (OpenAI, Anthropic and kin: `sdk_numbers`) keep their header,
     counted on.
     """
     headers = request.headers
-    if sdk_numbers:
-        headers[SDK_ATTEMPT_HEADER] = str(attempt - 1)
-    else:
-        headers[ATTEMPT_HEADER] = str(attempt)
+    if attempt > 1:
+        name, number = (SDK_ATTEMPT_HEADER, attempt - 1) if sdk_numbers else (ATTEMPT_HEADER, attempt)
+        headers[name] = str(number)
     if left_s is not None:
         headers["prefer"] = f"wait={max(1, int(left_s))}"
+
+
+def forget_number(request: Any, sent: Sent) -> None:
+    """Take off the number that an earlier call left on the same request, or on the one it was redirected
+    from.
+    """
+    if _ATTEMPT in sent:
+        del request.headers[ATTEMPT_HEADER]
 
 
 def counted_by_sdk(sent: Sent) -> int | None:

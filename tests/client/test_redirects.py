@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.stacks import Scene, Stack, every_stack
 from tidegate_client import RateLimited, RetryPolicy, Why
-from tidegate_client.testing import Reply, answer
+from tidegate_client.testing import Reply, answer, refuse
 
 THERE = {"location": "http://other/there", "retry-after": "5"}
 
@@ -15,14 +15,15 @@ THERE = {"location": "http://other/there", "retry-after": "5"}
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_followed_at_its_time(stack: Stack, status: int) -> None:
     """Five seconds and jitter before the next hop; no retry, nobody else waits, the caller is told."""
-    scene = Scene(stack, Reply(status, THERE))
+    scene = Scene(stack, refuse(1), Reply(status, THERE))
 
     response = await scene.get(follow_redirects=True)
 
     assert response.status_code == 200
-    assert scene.gaps == [pytest.approx(5.5)]
-    assert [request.headers["tidegate-attempt"] for request in scene.server.received] == ["1", "1"]
-    assert [(event.reason, event.origin) for event in scene.events] == [("redirected", "http://other")]
+    assert scene.gaps == [pytest.approx(1.5), pytest.approx(5.5)]
+    numbers = [request.headers.get("tidegate-attempt") for request in scene.server.received]
+    assert numbers == [None, "2", None]
+    assert [(event.reason, event.origin) for event in scene.events[1:]] == [("redirected", "http://other")]
     await scene.get("http://other/elsewhere")
     assert scene.gaps[-1] == 0
 
