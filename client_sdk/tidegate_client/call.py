@@ -38,6 +38,7 @@ from .stamp import Timeouts, counted_by_sdk, forget_number, key, stamp
 from .streams import counted
 
 _ids = itertools.count(1)
+_DELIVER = Deliver()
 
 
 class Call:
@@ -52,7 +53,7 @@ class Call:
         )
         self.on_wait = options.on_wait or setup.on_wait
         self.call_id = next(_ids)
-        self.decision: Decision = Deliver()
+        self.decision: Decision = _DELIVER
         self.answered: Answered | None = None
         self.last_response: Any = None
         sent = headers_sent(request)
@@ -102,7 +103,7 @@ class Call:
         """Whether the first attempt may be sent without waiting for anything."""
         if self._spent is not None or self.not_before:
             return False
-        return self.setup.board.goes_at_once(self.turn, self.setup.timebase.monotonic())
+        return self.setup.board.goes_at_once(self.turn, self.started)
 
     def check_spent(self) -> None:
         """Refuse an SDK's further try of a call whose attempts are used up: raises what the last one failed
@@ -182,7 +183,7 @@ class Call:
 
     def accept(self) -> bool:
         """An answer that is no refusal: False, it is delivered."""
-        self.decision = Deliver()
+        self.decision = _DELIVER
         return False
 
     def judge_answer(self, response: Any, content: bytes) -> bool:

@@ -13,13 +13,17 @@ _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 _CLASS_HEADER = "x-tidegate-priority"
 _BODY_BYTES = 4 * 1024 * 1024
 
+_LOOKED_AT = frozenset(_CREDENTIALS) | {b"idempotency-key", b"tidegate-attempt", b"x-stainless-retry-count"}
+
 Sent = Mapping[bytes, bytes]
-"""A request's headers by lower-case name; looked through once per call, since every call pays for it."""
+"""Those of a request's headers that bear on the call, by lower-case name; gathered once: every call pays for
+it.
+"""
 
 
 def headers_sent(request: Any) -> Sent:
-    """The headers of `request` (httpx or httpx2)."""
-    return {name.lower(): value for name, value in request.headers.raw}
+    """The headers of `request` (httpx or httpx2) that the client looks at."""
+    return {name: value for raw, value in request.headers.raw if (name := raw.lower()) in _LOOKED_AT}
 
 
 def origin_key(request: Any, sent: Sent) -> Hashable:
