@@ -176,6 +176,36 @@ def test_whoever_leaves_the_line_holds_up_nobody() -> None:
     assert lane.wake_at() is None
 
 
+def releases(lane: Lane, late_s: list[float]) -> list[float]:
+    """When callers leave if the timer of each is late by the next of `late_s`; every attempt is let in."""
+    left: list[float] = []
+    for late in late_s:
+        wake_at = lane.wake_at()
+        assert wake_at is not None
+        now = wake_at + late
+        for ticket in lane.advance(now, lambda: HALF):
+            left.append(now)
+            lane.let_in(ticket, now)
+    return left
+
+
+def test_late_timers_do_not_slow_the_line_down() -> None:
+    """With timers that are all 10 ms late the line moves as fast as with exact ones."""
+    exact = releases(lane_refused(0.0, 1.0, waiting=100), [0.0] * 50)
+    late = releases(lane_refused(0.0, 1.0, waiting=100), [0.01] * 50)
+
+    assert late[-1] - late[0] == pytest.approx(exact[-1] - exact[0], rel=0.02)
+
+
+def test_a_stalled_loop_is_not_made_up_for() -> None:
+    """After two seconds in which nobody could leave, nobody leaves in a burst: half a gap is forgiven."""
+    left = releases(lane_refused(0.0, 1.0, waiting=100), [0.0] * 10 + [2.0] + [0.0] * 10)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(left)]
+
+    assert gaps[10] == pytest.approx(gaps[8] / 2, rel=0.2)
+    assert min(gaps[11:]) > 0.6 * gaps[8]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["enter", "advance", "let_in", "refuse", "leave", "hold"]),

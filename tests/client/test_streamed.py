@@ -14,6 +14,7 @@ from tests.client.real_server import Line, ScriptApp
 from tests.client.stacks import Stack, every_stack
 from tidegate_client import RateLimited, RetryPolicy
 from tidegate_client.board import Board
+from tidegate_client.core.decision import Deliver, Failed, Progress, Resend, decide
 from tidegate_client.first_event import FirstEvent
 from tidegate_client.sdks import openai_client
 from tidegate_client.testing import FakeClock
@@ -201,6 +202,21 @@ async def test_a_refusal_within_a_stream_is_waited_for(stack: Stack) -> None:
     with pytest.raises(RateLimited) as caught:
         await ask(over)
     assert caught.value.retry_after == 900
+
+
+@every_stack
+async def test_unasked_a_refusal_within_a_stream_passes(stack: Stack) -> None:
+    """Without retry_streams an error event is the caller's, wherever it stands."""
+    pieces = (ROLE, REFUSED["tidegate"][0])
+    assert await ask(Streams(stack, (pieces, False)), RetryPolicy()) == b"".join(pieces)
+
+
+def test_the_policy_alone_forbids_it() -> None:
+    """The decision is the policy's: a stream that broke is delivered as its error unless it was asked for."""
+    progress = Progress(attempt=1, waited_s=0.0, left_s=60.0, may_repeat=True, replayable=True)
+
+    assert isinstance(decide(Failed("stream"), progress, RetryPolicy()), Deliver)
+    assert isinstance(decide(Failed("stream"), progress, ASKED), Resend)
 
 
 @every_stack
