@@ -110,6 +110,26 @@ def test_sdk_retries_left_on_do_not_multiply_broken_connections(monkeypatch: pyt
     assert len({key for _, key in sent}) == 1
 
 
+def test_an_sdks_further_try_goes_by_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A POST whose answer broke off is the SDK's to send again; the server can tell it is the same work."""
+    monkeypatch.setattr("openai._base_client.time.sleep", lambda seconds: None)
+    keys: list[str] = []
+
+    def break_off(request: httpx2.Request) -> httpx2.Response:
+        keys.append(request.headers["idempotency-key"])
+        raise httpx2.ReadError("broken off", request=request)
+
+    transport = tidegate_client.httpx2.RetryTransport(httpx2.MockTransport(break_off))
+    http_client = httpx2.Client(transport=transport)
+    with openai.OpenAI(base_url="http://e/v1", api_key="k", http_client=http_client, max_retries=2) as client:
+        for _ in range(2):
+            with pytest.raises(openai.APIConnectionError):
+                client.chat.completions.create(**ASK)
+
+    assert len(keys) == 6
+    assert [len(set(keys[:3])), len(set(keys[3:])), len(set(keys))] == [1, 1, 2]
+
+
 def test_the_sdks_own_retries_of_other_errors_still_work(
     engine: ScriptApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
