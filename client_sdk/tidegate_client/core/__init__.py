@@ -7,8 +7,9 @@ A call is one request of the caller, whatever number of attempts it takes. Each 
 (an answer with its status, or a failure to connect or to read). `advice` turns the answer's headers into what
 the server asked for; `refusal` turns its body into who refused and why. `decision` joins both with the
 caller's `policy` and says one of three things: deliver the outcome, give up (and why), or resend (no earlier
-than when). `gate` holds what all calls of the process know about one origin: until when it asked for silence,
-and how fast its last pause showed it can be spoken to. `budget` bounds the retries nobody asked for.
+than when). `lane` holds what all calls of the process know about one
+origin: until when it asked for silence, and who goes next; `pace` says how fast, by what the server states or
+has shown. `budget` bounds the retries nobody asked for.
 
 Units: `_s` is seconds, monotonic instants are called `now`/`until`, wall-clock instants (epoch seconds)
 `wall_*`.
