@@ -23,8 +23,8 @@ from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 
-HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.95, 0.96
-HYSTERESIS = 0.02
+HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.955, 0.96
+HYSTERESIS = 0.015
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 TINY_SHARE = 0.02  # of the capacity: what the margin is kept for, where it is of the top class

@@ -25,7 +25,7 @@ from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Kinds
 from tidegate.core.occupancy import Demand, Occupancy, projected_peak
 
-DEVIATIONS = 1.3  # standard deviations of the projected occupancy that are kept free
+DEVIATIONS = 1.5  # standard deviations of the projected occupancy that are kept free
 ROUNDING = 1e-3  # tokens by which sums kept up to date may differ from sums made anew
 
 

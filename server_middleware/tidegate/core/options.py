@@ -38,7 +38,7 @@ def _fraction(name: str, value: float) -> None:
 class KvOptions:
     """How the KV cache is accounted for; tokens throughout.
 
-    `high_watermark` unset means 0.82 until capacity and answer lengths are known and 0.95 after,
+    `high_watermark` unset means 0.82 until capacity and answer lengths are known and 0.955 after,
     since a ledger that sees the future peak needs no wide guard (figures: docs/theory.md).
     """
 
