@@ -97,7 +97,15 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         Settings.load()
 
 
-@pytest.mark.parametrize("text", ['tenants = "sk-secret"', '[[tenants]]\nname = "a"\nkeys = "sk-secret"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'tenants = "sk-secret"',
+        'tenants = ["sk-secret"]',
+        '[[tenants]]\nname = "a"\nkeys = "sk-secret"',
+        '[probe]\nurls = ["http://u:sk-secret@127.0.0.1:8000"]',
+    ],
+)
 def test_keys_in_the_wrong_place_are_not_shown(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
