@@ -29,6 +29,20 @@ def _poster(client: Any) -> Send:
     return send
 
 
+def _chatter(client: Any) -> Send:
+    """The question, as the OpenAI SDK puts it."""
+    import openai
+
+    async def send() -> bool:
+        try:
+            await client.chat.completions.create(**BODY)
+        except openai.RateLimitError:
+            return False
+        return True
+
+    return send
+
+
 def plain(url: str, **options: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=None), **options)
 
@@ -37,16 +51,7 @@ def openai_sdk(url: str, retries: int) -> Send:
     """The OpenAI SDK as it comes, with its own retries."""
     import openai
 
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=retries)
-
-    async def send() -> bool:
-        try:
-            await client.chat.completions.create(**BODY)  # type: ignore[call-overload]
-        except openai.RateLimitError:
-            return False
-        return True
-
-    return send
+    return _chatter(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=retries))
 
 
 def httpx_retries(url: str) -> Send:
@@ -112,20 +117,9 @@ def tidegate_httpx2(url: str) -> Send:
 
 def tidegate_openai(url: str) -> Send:
     """The OpenAI SDK on this project's client."""
-    import openai
-
     from tidegate_client.sdks import async_openai_client
 
-    client = async_openai_client(base_url=f"{url}/v1", api_key="k")
-
-    async def send() -> bool:
-        try:
-            await client.chat.completions.create(**BODY)  # type: ignore[call-overload]
-        except openai.RateLimitError:
-            return False
-        return True
-
-    return send
+    return _chatter(async_openai_client(base_url=f"{url}/v1", api_key="k"))
 
 
 CLIENTS: dict[str, Callable[[str], Send]] = {
