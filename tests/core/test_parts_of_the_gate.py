@@ -120,6 +120,17 @@ def test_a_long_prompt_is_no_stall() -> None:
     assert stalled_signal(kv_usage=0.7).state(T0 + 7) is State.FRESH
 
 
+def test_an_engine_that_says_it_is_idle_is_believed_for_longer() -> None:
+    """The app in front of it may be at work, or nobody: that closes the door to none, for a while."""
+    made = stalled_signal(running=0, waiting=0)
+    for at in (T0 + 13, T0 + 36):
+        made.take(Reading(kv_usage=0.6, generation_tokens=9.0, running=0, waiting=0), 0.0, at)
+        assert made.state(at) is State.FRESH
+    made.take(Reading(kv_usage=0.6, generation_tokens=9.0, running=0, waiting=0), 0.0, T0 + 38)
+    assert made.state(T0 + 38) is State.STALLED  # it may hang all the same
+    assert stalled_signal(running=3, waiting=0).state(T0 + 7) is State.STALLED
+
+
 def test_counters_that_move_at_a_requests_end_say_nothing_of_a_stall() -> None:
     """Some engines count a whole answer at once; between two ends they stand still and are well."""
     made = signal(generation_tokens=5.0, running=3)

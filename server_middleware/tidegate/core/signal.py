@@ -12,7 +12,8 @@ its own and never counts as a level of zero. States, the first that holds:
 
 An engine is judged stalled only where its counters have been seen to move while nothing ended: some count
 a request's tokens at its end, and stand still while it runs. One long prompt moves the level, not the
-counters, and is no stall either.
+counters, and is no stall either. One that says that it has nothing to do is believed for longer: the work
+may be with the app in front of it, or its caller may have been forgotten.
 
 The gate closes at the high watermark and re-opens below the low one (hysteresis).
 """
@@ -28,6 +29,7 @@ from tidegate.core.reading import Reading
 FROZEN_AFTER_S = 10.0  # identical gauges and counters while our streams move
 FROZEN_IDLE_AFTER_S = 2.0  # a high level that stays though nothing runs
 STALLED_AFTER_S = 5.0
+STALLED_IDLE_AFTER_S = 30.0  # an engine that says it has nothing to do, though leases run
 STALE_MARGIN_PER_S, STALE_MARGIN_MOST = 0.01, 0.1
 
 
@@ -164,12 +166,17 @@ class Signal:
         if self.busy_since is None or self.reading is None or not self.is_counting:
             return False
         quiet_since = max(self.alive_at, self.progress_at, self.busy_since)
-        return self.read_at - quiet_since >= STALLED_AFTER_S
+        after_s = STALLED_IDLE_AFTER_S if _says_idle(self.reading) else STALLED_AFTER_S
+        return self.read_at - quiet_since >= after_s
 
 
 def _waiting(reading: Reading) -> int | None:
     """Requests the engine cannot start for lack of room; other reasons do not close the gate."""
     return reading.waiting if reading.waiting_for_capacity is None else reading.waiting_for_capacity
+
+
+def _says_idle(reading: Reading) -> bool:
+    return reading.running == 0 and not reading.waiting
 
 
 def _generated(reading: Reading) -> float:
