@@ -112,10 +112,10 @@ def test_the_bound_expires() -> None:
     leases, ends = BackgroundLeases(lambda: now[0]), list[Seen]()
     leases.hold("resp_1", ends.append)
     now[0] = background.BOUND_S - 1
-    leases.expire()
+    leases.look_after((), lambda instant: 0)
     assert ends == []
     now[0] = background.BOUND_S + 1
-    leases.expire()
+    leases.look_after((), lambda instant: 0)
     assert [seen.ending for seen in ends] == [Ending.ABANDONED]
     assert len(leases) == 0
 

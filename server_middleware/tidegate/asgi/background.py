@@ -1,15 +1,16 @@
 """Responses that go on in the background: their leases outlive the request that started them.
 
 Law of this file: a lease is held until the end of its response is seen in an answer that passes by
-(polled, streamed, cancelled, deleted, or gone), or until its bound expires. Nothing is ever asked of
-the app, and what passes is not changed. Memory is bounded.
+(polled, streamed, cancelled, deleted, or gone), until the engine's own figures leave no room for it, or
+until its bound expires. Nothing is ever asked of the app, and what passes is not changed. Memory is
+bounded.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ import msgspec
 
 from tidegate.asgi.classify import segments
 from tidegate.asgi.types import Message, Scope, Send
-from tidegate.core.decisions import Ending
+from tidegate.asgi.unseen import Surplus
+from tidegate.core.decisions import Ending, InstanceStatistics
 
 BOUND_S = 900.0  # nobody has asked for the response for so long that it must have ended
 MAX_HELD = 10_000
@@ -74,10 +76,19 @@ class ResponseReader:
 
 
 class BackgroundLeases:
-    """The leases whose requests have been answered and whose responses still run."""
+    """The leases whose requests have been answered and whose responses still run.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    Args:
+        clock: monotonic seconds.
+        on_let_go: called with the reason (`idle`, `expired`, `crowded`) when a lease ends unseen.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], on_let_go: Callable[[str], None] = lambda reason: None
+    ) -> None:
         self._clock = clock
+        self._on_let_go = on_let_go
+        self._surplus = Surplus()
         self._held: OrderedDict[str, tuple[Close, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -86,18 +97,23 @@ class BackgroundLeases:
     def hold(self, response_id: str, close: Close) -> None:
         """Keep the lease; `close` is called exactly once."""
         self._end(response_id, Seen(Ending.ABANDONED))
-        self._held[response_id] = (close, self._clock() + BOUND_S)
+        self._held[response_id] = (close, self._clock())
         if len(self._held) > MAX_HELD:
-            self._end(next(iter(self._held)), Seen(Ending.ABANDONED))
+            self._let_go("crowded")
 
-    def expire(self) -> None:
-        """Let go of those whose bound is over; called about once a second."""
+    def look_after(self, instances: Sequence[InstanceStatistics], streams_at: Callable[[float], int]) -> None:
+        """Let go of those that must have ended; called about once a second.
+
+        Args:
+            instances: what the engines say.
+            streams_at: how many streams of other leases were surely in the engine at an instant.
+        """
         now = self._clock()
-        while self._held:
-            response_id, (_, until) = next(iter(self._held.items()))
-            if until > now:
-                return
-            self._end(response_id, Seen(Ending.ABANDONED))
+        while self._held and next(iter(self._held.values()))[1] + BOUND_S <= now:
+            self._let_go("expired")
+        since = [held_since for _, held_since in self._held.values()]
+        for _ in range(self._surplus.take(instances, since, streams_at, now)):
+            self._let_go("idle")
 
     def watching(self, scope: Scope, send: Send) -> Send:
         """The `send` for a request that is not guarded: it sees the end of a held response go by."""
@@ -133,6 +149,11 @@ class BackgroundLeases:
             self._end(response_id, Seen(Ending.ABANDONED))
         elif seen.ending is not None and 200 <= status < 300:
             self._end(response_id, seen)
+
+    def _let_go(self, reason: str) -> None:
+        """The oldest one."""
+        self._on_let_go(reason)
+        self._end(next(iter(self._held)), Seen(Ending.ABANDONED))
 
     def _end(self, response_id: str, seen: Seen) -> None:
         held = self._held.pop(response_id, None)

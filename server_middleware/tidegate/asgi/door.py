@@ -76,6 +76,10 @@ class Door:
         for exchange in tuple(self._exchanges.values()):
             exchange.look_for_blocked_send(now)
 
+    def streams_at(self, instant: float) -> int:
+        """Answers that were under way in the engine at that instant, a moment ago."""
+        return sum(exchange.streams_through(instant) for exchange in self._exchanges.values())
+
     async def _run(self, exchange: Exchange, arrival: Arrival) -> None:
         self._exchanges[exchange.ticket] = exchange
         try:

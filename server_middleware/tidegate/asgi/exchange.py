@@ -25,6 +25,7 @@ from tidegate.core.decisions import Admit, Ending, Settlement
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
+SETTLED_S = 1.0  # so long after its start a request has surely reached the engine
 BLOCKED_AFTER_S = 1.0  # a send that takes longer than this has a reader too slow to drain
 _STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 _BUSY = frozenset({429, 503})
@@ -141,6 +142,11 @@ class Exchange:
         """The work was superseded: the app hears that its caller has gone."""
         self._is_superseded = True
         self._watch.tell()
+
+    def streams_through(self, instant: float) -> bool:
+        """Whether its answer was under way at that instant and after it: the engine had it then."""
+        is_stream = self._has_body and not self._is_socket and not self._has_ended
+        return is_stream and self._started_at + SETTLED_S < instant < self._sent_at
 
     def look_for_blocked_send(self, now: float) -> None:
         """Called now and then: a send that hangs on a slow reader strands nothing."""

@@ -89,7 +89,7 @@ class Runtime:
             on_recover=self.room.reset,
         )
         self.routes = RouteTable(settings.guard)
-        self.background = BackgroundLeases(parts.clock)
+        self.background = BackgroundLeases(parts.clock, self._let_go)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
         self.control = Control(settings.console, self._set_mode_remotely)
@@ -216,6 +216,9 @@ class Runtime:
     def _cancel(self, ticket: int) -> None:
         self.door.cancel(ticket)
 
+    def _let_go(self, reason: str) -> None:
+        self.hooks(AdmissionEvent(kind=EventKind.LET_GO, reason=reason))
+
     def _record(self, where: str, error: Exception) -> None:
         self.faults.record(where, error)
 
@@ -226,8 +229,8 @@ class Runtime:
 
     def _tick_once(self) -> None:
         self.door.look_for_blocked_sends(self._parts.clock())
-        self.background.expire()
         statistics = self.statistics()
+        self.background.look_after(statistics.instances, self.door.streams_at)
         marks = [instance.high_watermark for instance in statistics.instances]
         self._watermark = min(marks, default=self._watermark)  # the probe looks more often near it
         for instance in statistics.instances:

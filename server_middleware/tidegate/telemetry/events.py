@@ -27,6 +27,7 @@ class EventKind(Enum):
     FIRST_BYTE = "first_byte"
     UPSTREAM_BUSY = "upstream_busy"  # the app itself answered 429 or 503
     ENDED = "ended"
+    LET_GO = "let_go"  # the lease of a background response whose end nobody saw
     SHADOWED = "shadowed"  # shadow mode let pass what enforce would have held or refused
     FAULT = "fault"  # an unexpected exception of ours
     PASS_THROUGH = "pass_through"  # the gate opened itself, or closed that opening again

@@ -42,6 +42,12 @@ class _Ours(_Adapter):
         return f"Tidegate: {msg}", kwargs
 
 
+_LET_GO = {
+    "idle": "the engine's own figures leave no room for it",
+    "expired": "nobody has asked for it for too long",
+    "crowded": "too many are held",
+}
+
 logger = _Ours(logging.getLogger("tidegate"), {})
 
 
@@ -66,6 +72,7 @@ class LogHook:
             EventKind.REFUSED: self._on_refused,
             EventKind.SHADOWED: self._summaries[EventKind.SHADOWED].take,
             EventKind.TICK: self._on_tick,
+            EventKind.LET_GO: self._on_let_go,
             EventKind.FAULT: self._on_fault,
             EventKind.PASS_THROUGH: self._on_pass_through,
             EventKind.MODE: self._on_mode,
@@ -141,6 +148,9 @@ class LogHook:
 
     def _on_pass_through(self, event: AdmissionEvent) -> None:
         logger.critical("%s", event.detail)
+
+    def _on_let_go(self, event: AdmissionEvent) -> None:
+        logger.debug("Let go of a background response whose end was not seen: %s.", _LET_GO[event.reason])
 
     def _on_mode(self, event: AdmissionEvent) -> None:
         logger.warning("Mode is now %s (%s).", event.reason, event.detail)

@@ -53,6 +53,9 @@ class PrometheusHook:
         )
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended requests", "class")
         self.output_tokens = counter("output_tokens", "Output tokens of ended requests", "class")
+        self.let_go = counter(
+            "background_let_go", "Leases of background responses that ended unseen, by reason", "reason"
+        )
         self.faults = counter("faults", "Unexpected exceptions of the gate itself", "where")
         self.probe_failures = counter("probe_failures", "Failed reads of the KV level", "engine")
         self.wait = histogram("queue_wait_seconds", "Time from arrival to admission", "class")
@@ -130,6 +133,8 @@ class PrometheusHook:
                 self.upstream_busy.labels(name, str(event.status)).inc()
             case EventKind.SHADOWED:
                 self.shadowed.labels(name, event.reason).inc()
+            case EventKind.LET_GO:
+                self.let_go.labels(event.reason).inc()
             case EventKind.FAULT:
                 self.faults.labels(event.reason).inc()
             case EventKind.PROBE_FAILED:
