@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from tidegate.asgi.addresses import TrustedProxies, parse_address
 from tidegate.asgi.credentials import credentials
-from tidegate.asgi.identity import UNPROVEN, Caller, IdentityOptions, Resolver, TenantKeys
-from tidegate.asgi.proofs import Proofs
+from tidegate.asgi.identity import Caller, IdentityOptions, Resolver, TenantKeys
 
 CLASSES = ("system", "vip", "standard", "batch")
 SECRET = "sk-very-secret"
@@ -32,9 +31,13 @@ def resolver(tenants: Sequence[TenantKeys] = TENANTS, **options: Any) -> Resolve
     return Resolver(tenants, IdentityOptions(**options), classes=CLASSES, default_class="standard")
 
 
-def scope(*lines: tuple[str, str], client: tuple[str, int] | None = ("203.0.113.7", 4000)) -> dict[str, Any]:
+def scope(
+    *lines: tuple[str, str],
+    client: tuple[str, int] | None = ("203.0.113.7", 4000),
+    path: str = "/v1/completions",
+) -> dict[str, Any]:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in lines]
-    return {"type": "http", "headers": headers, "client": client}
+    return {"type": "http", "headers": headers, "client": client, "path": path}
 
 
 def bearer(key: str) -> tuple[str, str]:
@@ -221,89 +224,6 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
     """With what to write instead."""
     with pytest.raises(ValidationError):
         IdentityOptions(**wrong)
-
-
-# --- credentials nobody configured -------------------------------------------------------------------
-
-
-def caller(gate: Resolver, *lines: tuple[str, str]) -> Caller:
-    return gate.resolve(scope(*lines))
-
-
-def test_open_server_goes_by_address() -> None:
-    """A server that never refuses proves no key, however often it answers 2xx."""
-    gate = resolver()
-    for number in range(50):
-        key = bearer(f"random-{number}")
-        assert caller(gate, key).tenant == "address-203.0.113.7"
-        gate.observed(caller(gate, key), 200)
-
-
-def test_accepted_key_of_a_closed_server_becomes_a_tenant() -> None:
-    """Once the app has refused others; the refused and the new share one tenant."""
-    gate = resolver()
-    gate.observed(caller(gate, bearer("good")), 200)
-    gate.observed(caller(gate, bearer("bad")), 401)
-    good = caller(gate, bearer("good"))
-    assert good.tenant.startswith("key-")
-    assert "good" not in good.tenant
-    assert caller(gate, bearer("bad")).tenant == UNPROVEN
-    assert caller(gate, bearer("never seen")).tenant == UNPROVEN
-    assert caller(gate).tenant == UNPROVEN
-    gate.observed(caller(gate, bearer("other")), 200)
-    assert caller(gate, bearer("other")).tenant not in (good.tenant, UNPROVEN)
-
-
-def test_the_only_credential_known_to_be_refused_does_not_prove_itself() -> None:
-    """It must be others that the app refuses."""
-    gate = resolver()
-    gate.observed(caller(gate, bearer("flaky")), 401)
-    gate.observed(caller(gate, bearer("flaky")), 200)
-    assert caller(gate, bearer("flaky")).tenant == UNPROVEN
-
-
-def test_revoked_key_loses_its_tenant() -> None:
-    """What the app refuses now is unproven now."""
-    gate = resolver()
-    for key, status in (("bad", 401), ("good", 200), ("worse", 401), ("good", 403)):
-        gate.observed(caller(gate, bearer(key)), status)
-    assert caller(gate, bearer("good")).tenant == UNPROVEN
-
-
-def test_server_that_admits_strangers_is_open_again() -> None:
-    """A 2xx without credentials shows that keys are not checked."""
-    gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
-    gate.observed(caller(gate), 200)
-    assert caller(gate, bearer("x")).tenant == "address-203.0.113.7"
-
-
-def test_a_403_alone_does_not_show_that_keys_are_checked() -> None:
-    """Otherwise anyone who can provoke one could prove random keys."""
-    gate = resolver()
-    gate.observed(caller(gate, bearer("a")), 403)
-    gate.observed(caller(gate, bearer("b")), 200)
-    assert caller(gate, bearer("b")).tenant == "address-203.0.113.7"
-
-
-def test_proofs_are_bounded_and_what_is_forgotten_is_unproven() -> None:
-    """A million keys leave a bounded memory (case L9)."""
-    proofs = Proofs(max_credentials=3)
-    proofs.observed("bad", 401)
-    for key in "abc":
-        proofs.observed(key, 200)
-    assert proofs.is_proven("a")  # and is now the most recent
-    proofs.observed("d", 200)
-    assert [proofs.is_proven(key) for key in "abcd"] == [True, False, True, True]
-
-
-def test_statuses_that_say_nothing_about_keys_change_nothing() -> None:
-    """A 404, a 500 or our own 429 proves nobody."""
-    gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
-    for status in (400, 404, 422, 429, 500, 503):
-        gate.observed(caller(gate, bearer("key")), status)
-    assert caller(gate, bearer("key")).tenant == UNPROVEN
 
 
 def test_required_key() -> None:

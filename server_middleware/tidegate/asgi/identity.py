@@ -19,6 +19,7 @@ from functools import lru_cache
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidegate.asgi.addresses import UNIX, TrustedProxies, parse_network
+from tidegate.asgi.classify import segments
 from tidegate.asgi.credentials import by_digest, digests
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.proofs import Proofs
@@ -38,6 +39,7 @@ __all__ = [
 PRIORITY_HEADER = b"x-tidegate-priority"
 UNPROVEN = "unproven"
 """The one tenant of all credentials that have not proved themselves."""
+_LONGEST_PATH_CHARACTERS = 256  # two that end alike for so long are one
 _NAME = re.compile(r"[\x20-\x7e]{1,128}")
 
 
@@ -168,8 +170,8 @@ class Resolver:
 
     def observed(self, caller: Caller, status: int) -> None:
         """The app, not we, answered this caller with `status`."""
-        if not caller.is_configured:
-            self._proofs.observed(caller.credential_hash, status)
+        if caller.path is not None:
+            self._proofs.observed(caller.credential_hash, caller.path, status)
 
     def _named(self, headers: Headers) -> Caller | None:
         name = None if self._tenant_header is None else _only(headers, self._tenant_header)
@@ -187,7 +189,8 @@ class Resolver:
             if tenant is not None:
                 return self._remembered(digest, tenant)
         given = found[0].hex() if found else None
-        return _stranger(self._unknown(scope, given), self._default_class, given)
+        path = segments(scope.get("path", "")[-_LONGEST_PATH_CHARACTERS:])
+        return _stranger(self._unknown(scope, given, path), self._default_class, given, path)
 
     def _owner(self, digest: bytes) -> TenantKeys | None:
         entry = self._by_key.get(digest)
@@ -195,17 +198,15 @@ class Resolver:
             return None
         return entry[1]
 
-    def _unknown(self, scope: Scope, credential: str | None) -> str:
-        if not self._proofs.app_refuses:
-            return f"address-{self._proxies.caller(scope)}"
+    def _unknown(self, scope: Scope, credential: str | None, path: tuple[str, ...]) -> str:
         if credential is not None and self._proofs.is_proven(credential):
             return f"key-{credential[:16]}"
-        return UNPROVEN
+        return UNPROVEN if self._proofs.refuses(path) else f"address-{self._proxies.caller(scope)}"
 
 
 @lru_cache(maxsize=4096)  # most requests come from callers seen before
-def _stranger(tenant: str, priority_class: str, credential_hash: str | None) -> Caller:
-    return Caller(tenant=tenant, priority_class=priority_class, credential_hash=credential_hash)
+def _stranger(tenant: str, priority_class: str, credential_hash: str | None, path: tuple[str, ...]) -> Caller:
+    return Caller(tenant=tenant, priority_class=priority_class, credential_hash=credential_hash, path=path)
 
 
 def _only(headers: Headers, name: bytes) -> str | None:

@@ -16,10 +16,15 @@ class TenantKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks. `credential_hash` is SHA-256 in hexadecimal, `None` where no credential came along."""
+    """Who asks. `credential_hash` is SHA-256 in hexadecimal, `None` where no credential came along.
+
+    `path` is where the app's answer will prove something of the credential, in segments; `None` where it is
+    known already who asks.
+    """
 
     tenant: str
     priority_class: str
     credential_hash: str | None = None
     end_user: str | None = None
     is_configured: bool = False
+    path: tuple[str, ...] | None = None
