@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.server.bed import App, Level, Raw, bed, until
+from tests.server.processes import PATIENCE_S, ROOT, SERVERS
 from tidegate import AdmissionMiddleware, Settings
 from tidegate.asgi.types import Message
 from tidegate.telemetry.events import EventKind
@@ -59,12 +62,27 @@ async def test_a_wrong_argument_is_told_by_startup_failed(arguments: dict[str, A
     assert told in sent[0]["message"]
 
 
-async def test_a_wrong_setting_is_told_by_startup_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The field, the value and the way out."""
+async def test_a_wrong_setting_is_told_by_startup_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The field, the value and the way out; by the server, which logs it, and not by us once more."""
     monkeypatch.setenv("TIDEGATE_KV__HIGH_WATERMARK", "82")
     sent = await drive_lifespan(AdmissionMiddleware(App()), "startup")
     assert "kv.high_watermark is 82.0" in sent[0]["message"]
     assert "0.82" in sent[0]["message"]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("name", ["uvicorn-h11", "hypercorn", "granian"])
+def test_a_server_that_does_not_start_says_why_once(name: str) -> None:
+    """On each of them, in what it prints."""
+    command = [part.format(port=0, app="tests.server.misconfigured_app:app") for part in SERVERS[name]]
+    environ = {**os.environ, "TIDEGATE_KV__HIGH_WATERMARK": "82"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, env=environ, capture_output=True, timeout=PATIENCE_S
+    )
+    printed = (done.stdout + done.stderr).decode()
+    assert printed.count("kv.high_watermark is 82.0: set a fraction above 0 and up to 1.") == 1, printed
 
 
 async def test_without_lifespan_a_wrong_setting_is_a_503_that_names_it(
@@ -73,13 +91,15 @@ async def test_without_lifespan_a_wrong_setting_is_a_503_that_names_it(
     """Guarded requests are told the name, the log the rest; health still works."""
     monkeypatch.setenv("TIDEGATE_MODE", "enforced")
     gate = AdmissionMiddleware(App())
-    assert "mode is 'enforced'" in caplog.text
     async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://x") as client:
         refused = await client.post("/v1/completions", json={"prompt": "x"})
         assert refused.status_code == 503
         assert "see mode." in refused.json()["error"]["message"]
         assert "enforced" not in refused.text, "a value may be a secret"
         assert (await client.get("/health")).status_code == 200
+    assert [line for line in caplog.messages if "mode is 'enforced'" in line] == [
+        "Tidegate is not configured: mode is 'enforced': choose 'enforce', 'shadow' or 'off'."
+    ]
 
 
 def test_one_middleware_serves_two_event_loops() -> None:

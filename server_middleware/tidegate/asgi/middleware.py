@@ -1,8 +1,9 @@
 """The ASGI middleware: which scopes are ours, and when the gate starts and stops.
 
 Law of this file: pure ASGI, no waiting, no deciding. What is not a guarded request goes to the app
-untouched. A wrong configuration is told by `lifespan.startup.failed`; where there is no lifespan,
-guarded requests get a 503 that names the setting, and everything else still works.
+untouched. A wrong configuration is told once: by `lifespan.startup.failed`, which servers log; where there
+is no lifespan, in our own log with the first request. Guarded requests then get a 503 that names the
+setting, and everything else still works.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class AdmissionMiddleware:
         self._settings: Settings | None = None
         self._host_app: object = None  # the app a server knows: it may know its engine's context limit
         self.error: str | None = None
+        self._has_told = False  # of the error
         try:
             self._settings = Settings.load() if settings is None else _checked(settings)
         except ValueError as error:
@@ -110,6 +112,9 @@ class AdmissionMiddleware:
             await self.app(scope, receive, runtime.background.watching(scope, send))
 
     async def _misconfigured(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._has_told:
+            self._has_told = True
+            logger.critical("Tidegate is not configured: %s", self.error)
         route = RouteTable().match(scope)
         if route is None:
             await self.app(scope, receive, send)
@@ -137,7 +142,6 @@ class AdmissionMiddleware:
     def _fail(self, error: Exception) -> None:
         self._settings = None
         self.error = str(error)
-        logger.critical("Tidegate is not configured: %s", self.error)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._runtime is not None and self._runtime.is_stopped:
@@ -148,6 +152,7 @@ class AdmissionMiddleware:
         except ValueError as error:
             self._fail(error)
         if self._settings is None:
+            self._has_told = True
             await receive()  # lifespan.startup
             await send({"type": "lifespan.startup.failed", "message": f"Tidegate: {self.error}"})
             return
