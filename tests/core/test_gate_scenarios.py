@@ -115,6 +115,7 @@ def test_waits_until_its_last_instant_and_not_beyond() -> None:
     assert refusal.reason is Reason.WAIT_EXPIRED
     assert refusal.waited_s == pytest.approx(5.0)
     assert refusal.retry_after_s is not None
+    assert refusal.limit is None  # no number of seats would have helped
 
 
 def test_a_slot_that_comes_free_too_late_goes_to_the_next() -> None:

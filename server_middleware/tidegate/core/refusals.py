@@ -150,12 +150,13 @@ class Refusals:
         """Seats of a class."""
         return min(band.options.max_queued, self._queue.options.max_requests)
 
-    def _bound(self, flow: Flow, reason: Reason) -> tuple[Scope, float]:
+    def _bound(self, flow: Flow, reason: Reason) -> tuple[Scope, float | None]:
+        """What the refusal is about, and the seats where they are what bit: a wait has no such bound."""
         if reason is Reason.TENANT_QUEUE_FULL:
             return "tenant", float(self._tenants.max_queued(flow.tenant))
         if reason in (Reason.QUEUE_FULL, Reason.DISPLACED):
             return "class", float(self.seats_of(flow.band))
-        return "request", float(self.seats_of(flow.band))
+        return "request", None
 
     def _count(self, reason: Reason) -> None:
         self.counts[reason.value] = self.counts.get(reason.value, 0) + 1
