@@ -89,6 +89,21 @@ async def test_the_source_of_the_level_is_said_at_start(caplog: pytest.LogCaptur
     assert "Tidegate: the level comes from Prometheus text at http://127.0.0.1:9/metrics" in caplog.text
 
 
+async def test_the_line_of_a_refusal_names_the_request_as_its_caller_knows_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the id of its answer, which is the caller's own where it gave one; whatever refused it."""
+    async with bed(fields={"max_parallel": 1}) as b:
+        with caplog.at_level(logging.DEBUG, "tidegate"):
+            bad = await b.post({"prompt": "x", "n": 9}, headers={"x-request-id": "from-support"})
+            b.runtime.drain()
+            late = await b.post()
+    assert (bad.status_code, late.status_code) == (400, 503)
+    lines = [line for line in caplog.messages if line.startswith("Tidegate: Refused ")]
+    assert lines[0].startswith("Tidegate: Refused from-support of ")
+    assert lines[1].startswith(f"Tidegate: Refused {late.headers['x-request-id']} of ")
+
+
 async def test_a_trial_in_shadow_says_what_it_would_have_held(caplog: pytest.LogCaptureFixture) -> None:
     """The one thing an adopter wants to read."""
     async with bed(level=Level(kv_usage=0.97), mode="shadow") as b:

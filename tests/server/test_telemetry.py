@@ -218,11 +218,13 @@ def test_each_refusal_is_a_line_when_debugging(caplog: pytest.LogCaptureFixture)
                 reason="wait_expired",
                 waited_s=2.5,
                 retry_after_s=3.25,
+                request_id="req-7",
             )
         )
     (line,) = caplog.messages
     assert line.startswith(
-        "Tidegate: Refused gold (class vip): wait_expired after 2.500 s, retry after 3.250 s; running 1"
+        "Tidegate: Refused req-7 of gold (class vip): wait_expired after 2.500 s, retry after 3.250 s; "
+        "running 1"
     )
     assert "KV of default 50%" in line
 

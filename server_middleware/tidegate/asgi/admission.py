@@ -93,14 +93,16 @@ class Admission:
 
     def denied(self, arrival: Arrival, refuse: Refuse) -> Denied:
         """A refusal, counted and put into words."""
+        reply = self._replier.refusal(refuse, arrival.scope, arrival.route)
         self.say(
             EventKind.REFUSED,
             arrival,
             reason=refuse.reason.value,
             waited_s=self._around.clock() - arrival.at,
             retry_after_s=refuse.retry_after_s,
+            request_id=reply.request_id,
         )
-        return Denied(self._replier.refusal(refuse, arrival.scope, arrival.route))
+        return Denied(reply)
 
     def say(
         self,
@@ -112,6 +114,7 @@ class Admission:
         estimated_wait_s: float | None = None,
         waited_s: float = 0.0,
         retry_after_s: float | None = None,
+        request_id: str = "",
     ) -> None:
         """Emit an event about this arrival."""
         self._around.hook(
@@ -124,6 +127,7 @@ class Admission:
                 estimated_wait_s=estimated_wait_s,
                 waited_s=waited_s,
                 retry_after_s=retry_after_s,
+                request_id=request_id,
             )
         )
 
@@ -187,8 +191,9 @@ class Admission:
         if self._is_shadow:
             self.say(EventKind.SHADOWED, arrival, reason="bad_request")
             return Bypass()
-        self.say(EventKind.REFUSED, arrival, reason=problem_reason(status))
-        return Denied(self._replier.bad_request(status, text, arrival.scope, arrival.route, param))
+        reply = self._replier.bad_request(status, text, arrival.scope, arrival.route, param)
+        self.say(EventKind.REFUSED, arrival, reason=problem_reason(status), request_id=reply.request_id)
+        return Denied(reply)
 
     @property
     def _is_shadow(self) -> bool:

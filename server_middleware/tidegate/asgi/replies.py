@@ -66,11 +66,12 @@ class ReplyOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer."""
+    """A complete answer; `request_id` is among its headers too."""
 
     status: int
     headers: HeaderList
     body: bytes
+    request_id: str
 
 
 def refusal_status(reason: Reason, saturation_status: int) -> int:
@@ -96,14 +97,15 @@ def build_reply(
     wishes = pick(given, _WISHES)
     form = _form(refusal_status(refuse.reason, options.saturation_status), wishes, route, is_refusal=True)
     body = refusal_body(form, refuse, retry_after_ms(refuse))
-    lines = _first_lines(form, body, wishes)
+    request_id = _request_id(wishes)
+    lines = _first_lines(form, body, request_id)
     lines += refusal_headers(
         refuse, wall_now_s=wall_now_s, expose_limits=options.expose_limits, send_policy=options.send_policy
     )
     if b"prefer" in wishes:
         lines += preference_applied(given)
     lines += _CHINESE if form.is_chinese else _ENGLISH
-    return Reply(form.status, lines + cors if cors else lines, body)
+    return Reply(form.status, lines + cors if cors else lines, body, request_id)
 
 
 def build_problem(
@@ -120,13 +122,14 @@ def build_problem(
     wishes = pick(scope.get("headers", ()), _WISHES)
     form = _form(status, wishes, route, is_refusal=False)
     body = problem_body(form, text, reason, param)
-    lines = [*_first_lines(form, body, wishes), (b"cache-control", b"no-store"), (b"vary", b"Accept")]
+    request_id = _request_id(wishes)
+    lines = [*_first_lines(form, body, request_id), (b"cache-control", b"no-store"), (b"vary", b"Accept")]
     lines.append(reason_header(reason))
     if status == HTTPStatus.UNAUTHORIZED:
         lines.append((b"www-authenticate", b"Bearer"))
     if status < 500 and status != HTTPStatus.REQUEST_TIMEOUT:
         lines.append((b"x-should-retry", b"false"))
-    return Reply(status, lines + (cors or []), body)
+    return Reply(status, lines + (cors or []), body, request_id)
 
 
 def _form(status: int, wishes: _Wishes, route: Route | None, *, is_refusal: bool) -> Form:
@@ -139,9 +142,13 @@ def _form(status: int, wishes: _Wishes, route: Route | None, *, is_refusal: bool
     )
 
 
-def _first_lines(form: Form, body: bytes, wishes: _Wishes) -> HeaderList:
+def _request_id(wishes: _Wishes) -> str:
+    """The caller's where it is short and plain, else a new one."""
     given = wishes.get(b"x-request-id", "")
-    request_id = given if _REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+    return given if _REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+
+
+def _first_lines(form: Form, body: bytes, request_id: str) -> HeaderList:
     return [
         _PROBLEM_TYPE if form.is_problem else _JSON_TYPE,
         (b"content-length", b"%d" % len(body)),

@@ -58,6 +58,7 @@ class AdmissionEvent(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
     status: int = 0
+    request_id: str = ""  # of a refusal, as in its X-Request-Id
     detail: str = ""
     error: BaseException | None = None  # of a fault, with its trace
     statistics: Statistics | None = None

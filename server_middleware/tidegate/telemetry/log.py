@@ -91,7 +91,8 @@ class LogHook:
         self._summaries[EventKind.REFUSED].take(event)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug(
-                "Refused %s (class %s): %s after %.3f s, retry after %s s; %s",
+                "Refused %s of %s (class %s): %s after %.3f s, retry after %s s; %s",
+                event.request_id,
                 event.tenant or "unknown",
                 event.priority_class or "unknown",
                 event.reason,
