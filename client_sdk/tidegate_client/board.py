@@ -13,7 +13,7 @@ from typing import Any
 from .core.decision import Cooldown
 from .core.lane import Lane, Ticket, Uniform
 from .core.policy import RetryPolicy
-from .identity import origin_name
+from .identity import origin_name, part_keys
 from .origins import Origin, OriginState, Part, Turn
 
 MAX_ORIGINS = 1024
@@ -45,17 +45,6 @@ class Board:
                 self._origins.move_to_end(key)
             return origin
 
-    def goes_at_once(self, turn: Turn, now: float) -> bool:
-        """Whether nothing at all holds the attempt up: the short way for almost every call."""
-        origin = turn.origin
-        if origin.parts or origin.throttle is not None:
-            return False
-        with self._lock:
-            if not origin.lane.is_open(now):
-                return False
-            turn.held.append((origin.lane, None))
-            return True
-
     def poll(self, turn: Turn, now: float, uniform: Uniform) -> float | None:
         """None: go now. Otherwise the instant at which to ask again, unless the turn's signal is set before.
 
@@ -86,17 +75,25 @@ class Board:
         with self._lock:
             return turn.at[0].quiet_until if turn.at is not None else 0.0
 
+    def let_in_freely(self, origin: Origin, now: float) -> None:
+        """An attempt that had no turn to wait for was not refused."""
+        with self._lock:
+            origin.budget.refund()
+            origin.lane.let_in(None, now)
+
     def let_in(self, turn: Turn, now: float, uniform: Uniform) -> None:
         """The attempt was not refused."""
         with self._lock:
-            turn.origin.budget.refund()
-            if turn.origin.throttle is not None:
-                turn.origin.throttle.let_in(now)
+            origin = turn.origin
+            origin.budget.refund()
+            if origin.throttle is not None:
+                origin.throttle.let_in(now)
             for lane, ticket in turn.held:
-                if lane.limit is not None and ticket is not None:
-                    turn.answering.append((lane, ticket))
                 lane.let_in(ticket, now)
-                self._settle(lane, now, uniform)
+                if ticket is not None:
+                    if lane.limit is not None:
+                        turn.answering = (*turn.answering, (lane, ticket))
+                    self._settle(lane, now, uniform)
             turn.held.clear()
 
     def finish(self, turn: Turn, now: float, uniform: Uniform) -> None:
@@ -105,7 +102,7 @@ class Board:
             for lane, ticket in turn.answering:
                 lane.finish(ticket)
                 self._settle(lane, now, uniform)
-            turn.answering.clear()
+            turn.answering = ()
 
     def turns_down(self, origin: Origin, now: float, uniform: Uniform) -> bool:
         """Whether the origin has been refusing so much that a call should not be sent."""
@@ -173,7 +170,7 @@ class Board:
             return turn.at[0]
         passed = [lane for lane, _ in turn.held]
         parts = turn.origin.parts
-        narrow = [parts[key] for key in turn.parts() if key in parts] if parts else []
+        narrow = [parts[key] for key in part_keys(turn.request) if key in parts] if parts else []
         return next((lane for lane in (*narrow, turn.origin.lane) if lane not in passed), None)
 
     def _settle(self, lane: Lane, now: float, uniform: Uniform, asking: Turn | None = None) -> None:

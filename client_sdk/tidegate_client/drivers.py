@@ -9,12 +9,14 @@ refused answer is read and closed before the wait.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import tenacity
 
 from .call import Call
 from .ending import ended
+from .judging import judge_answer, judge_failure
 from .peek import peek, peek_async, until_generated, until_generated_async
 from .setup import Setup
 from .waiting import GaveUpWaiting, Waiting
@@ -44,16 +46,13 @@ class SyncDriver:
             response = self._send(call)
         except self._setup.library.failures as error:
             return self._resume(call, First(error=error))
-        return self._resume(call, First(response)) if call.answer_began(response) else response
-
-    def _send(self, call: Call) -> Any:
-        try:
-            response = until_generated(call, self._inner.handle_request(call.begin_attempt()))
         except BaseException:
             call.leave()
             raise
-        call.arrived()
-        return response
+        return self._resume(call, First(response)) if call.answer_began(response) else response
+
+    def _send(self, call: Call) -> Any:
+        return until_generated(call, self._inner.handle_request(call.begin_attempt()))
 
     def _resume(self, call: Call, first: First) -> Any:
         retrying = tenacity.Retrying(
@@ -71,10 +70,10 @@ class SyncDriver:
     def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
         error, response = _outcome(state)
         if error is not None:
-            return call.judge_failure(error)
+            return judge_failure(call, error)
         if not call.answer_began(response):
             return call.accept()
-        return call.judge_answer(response, peek(call, response))
+        return judge_answer(call, response, peek(call, response))
 
     def wait(self, call: Call) -> None:
         """Wait until `call` may send its next attempt.
@@ -117,24 +116,21 @@ class AsyncDriver:
             response = await self._send(call)
         except self._setup.library.failures as error:
             return await self._resume(call, First(error=error))
-        return await self._resume(call, First(response)) if call.answer_began(response) else response
-
-    async def _send(self, call: Call) -> Any:
-        try:
-            if call.is_plain:
-                response = await self._inner.handle_async_request(call.begin_attempt())
-            else:
-                response = await self._in_time(call, self._attempt(call))
         except BaseException:
             call.leave()
             raise
-        call.arrived()
-        return response
+        return await self._resume(call, First(response)) if call.answer_began(response) else response
+
+    def _send(self, call: Call) -> Awaitable[Any]:
+        if call.is_plain:
+            answer: Awaitable[Any] = self._inner.handle_async_request(call.begin_attempt())
+            return answer
+        return self._in_time(call, self._attempt(call))
 
     async def _attempt(self, call: Call) -> Any:
         return await until_generated_async(call, await self._inner.handle_async_request(call.begin_attempt()))
 
-    async def _in_time(self, call: Call, attempt: Any) -> Any:
+    async def _in_time(self, call: Call, attempt: Coroutine[Any, Any, Any]) -> Any:
         """The attempt's answer, if it begins before the deadline: the time-outs alone start anew with each
         piece that arrives.
         """
@@ -169,10 +165,10 @@ class AsyncDriver:
     async def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
         error, response = _outcome(state)
         if error is not None:
-            return call.judge_failure(error)
+            return judge_failure(call, error)
         if not call.answer_began(response):
             return call.accept()
-        return call.judge_answer(response, await peek_async(call, response))
+        return judge_answer(call, response, await peek_async(call, response))
 
     async def wait(self, call: Call) -> None:
         """Wait until `call` may send its next attempt.

@@ -60,7 +60,7 @@ def _error(call: Call, response: Any, decision: GiveUp) -> RateLimited:
         why=decision.why,
         retry_after=decision.wait_s,
         wall_now=call.setup.timebase.wall(),
-        reason=refusal.reason or call.turn.origin.reason,
+        reason=refusal.reason or call.origin.reason,
         scope=refusal.scope,
         message=refusal.message,
         response=response,
@@ -75,7 +75,7 @@ def _refused_here(call: Call, decision: GiveUp) -> Any:
     calls.
     """
     wait_s = None if decision.wait_s is None else math.ceil(decision.wait_s)
-    message = f"Not sent to {call.turn.origin.name}: {decision.why.value}."
+    message = f"Not sent to {call.origin.name}: {decision.why.value}."
     error = {"code": "RATE_LIMIT_EXCEEDED", "type": "client_refused", "message": message, "param": None}
     headers = {} if wait_s is None else {"retry-after": str(wait_s)}
     return call.setup.library.response(

@@ -18,6 +18,7 @@ from .drivers import AsyncDriver, SyncDriver
 from .ending import ended
 from .errors import RateLimited
 from .foreign import AsyncFunction, CallOutcome, CallRequest, SyncFunction, outcome_of
+from .judging import judge_answer
 from .library import Library
 from .setup import set_up
 from .timebase import Timebase
@@ -137,14 +138,12 @@ def _noted(call: Call) -> Iterator[None]:
         yield
     except Exception as error:
         outcome = outcome_of(error)
-        call.arrived()
         if outcome is None:
             call.leave()
         elif call.answer_began(outcome):
-            call.judge_answer(outcome, outcome.content)
+            judge_answer(call, outcome, outcome.content)
         raise
     except BaseException:
         call.leave()
         raise
-    call.arrived()
     call.answer_began(CallOutcome(200))

@@ -23,7 +23,12 @@ it.
 
 def headers_sent(request: Any) -> Sent:
     """The headers of `request` (httpx or httpx2) that the client looks at."""
-    return {name: value for raw, value in request.headers.raw if (name := raw.lower()) in _LOOKED_AT}
+    sent = {}
+    for raw_name, value in request.headers.raw:
+        name = raw_name.lower()
+        if name in _LOOKED_AT:
+            sent[name] = value
+    return sent
 
 
 def origin_key(request: Any, sent: Sent) -> Hashable:

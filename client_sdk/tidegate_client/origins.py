@@ -6,7 +6,9 @@ Law: data only; whoever changes it holds the board's lock.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Sequence
+from typing import Any
 
 from .core.budget import RetryBudget
 from .core.concurrency import Limit
@@ -66,14 +68,22 @@ class Origin:
         return self.parts.setdefault(key, Lane(self.slow_start))
 
 
-@dataclasses.dataclass(slots=True)
+def goes_at_once(origin: Origin) -> bool:
+    """Whether nothing at all holds an attempt up: the short way for almost every call.
+
+    It is asked without the lock: who goes while another is being refused has gone an instant before that.
+    """
+    lane = origin.lane
+    return not (lane.recovering or lane.limit is not None or origin.parts or origin.throttle is not None)
+
+
 class Turn:
     """One attempt on its way through the lanes that concern it.
 
     Attributes:
         order: arrival of the call; lower goes first.
+        request: what its class and model are read from, should some lane ask.
         latest: the instant at which the caller stops waiting.
-        parts: the class and model the request belongs to, worked out only when some lane asks.
         held: the lanes passed, with the ticket each gave (none while it was open).
         answering: the places it takes until its answer's body has ended, where those are limited.
         signal: wakes the caller.
@@ -81,13 +91,15 @@ class Turn:
         appointed: it has come at a time that the server gave to it alone, and waits for nobody.
     """
 
-    origin: Origin
-    order: int
-    latest: float
-    parts: Callable[[], Iterable[Part]]
-    held: list[tuple[Lane, Ticket | None]] = dataclasses.field(default_factory=list)
+    latest = math.inf
     at: tuple[Lane, Ticket] | None = None
-    answering: list[tuple[Lane, Ticket]] = dataclasses.field(default_factory=list)
+    answering: Sequence[tuple[Lane, Ticket]] = ()
     signal: Signal | None = None
-    until: float = 0.0
-    appointed: bool = False
+    until = 0.0
+    appointed = False
+
+    def __init__(self, origin: Origin, order: int, request: Any) -> None:
+        self.origin = origin
+        self.order = order
+        self.request = request
+        self.held: list[tuple[Lane, Ticket | None]] = []

@@ -51,7 +51,7 @@ def counted_by_sdk(sent: Sent) -> int | None:
     return int(count) if count.isdigit() and len(count) < 6 else 0
 
 
-def key(request: Any, sent: Sent, former: str | None, token: Callable[[], str]) -> str | None:
+def key_for(request: Any, sent: Sent, former: str | None, token: Callable[[], str]) -> str | None:
     """Give a request that makes something an `Idempotency-Key`; returns it, None when none of ours is there.
 
     A key of the caller's own stays. One of ours is renewed when the same request object is sent as a new
@@ -63,8 +63,7 @@ def key(request: Any, sent: Sent, former: str | None, token: Callable[[], str]) 
     if there is not None and there.decode("latin-1") != request.extensions.get(_OWN_KEY):
         return None
     chosen = former or f'"{token()}"'
-    request.headers["idempotency-key"] = chosen
-    request.extensions = {**request.extensions, _OWN_KEY: chosen}
+    request.headers["idempotency-key"] = request.extensions[_OWN_KEY] = chosen
     return chosen
 
 

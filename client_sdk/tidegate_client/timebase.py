@@ -40,7 +40,7 @@ class Timebase:
 
     def token(self) -> str:
         """A name nobody else has: 128 random bits in hexadecimal. No secret, and no system call."""
-        return f"{random.getrandbits(128):032x}"
+        return random.getrandbits(128).to_bytes(16, "big").hex()
 
     def signal(self) -> Signal:
         """A signal for `wait`."""

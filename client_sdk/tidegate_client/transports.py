@@ -6,6 +6,7 @@ their names (`httpx_transports`, `httpx2`).
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -128,15 +129,14 @@ class AsyncRetrying(Generic[RequestT, ResponseT]):
         self._inner: Any = transport or self._default()
         self._driver = AsyncDriver(set_up(self._library, policy, on_wait, board, timebase), self._inner)
 
-    async def handle_async_request(self, request: RequestT) -> ResponseT:
-        """Send `request` until its outcome can be delivered.
+    def handle_async_request(self, request: RequestT) -> Coroutine[Any, Any, ResponseT]:
+        """Send `request` until its outcome can be delivered, when awaited.
 
         Raises:
             RateLimited: the refusal stands and the policy asks for errors.
             TransportError: (of the library) as the wrapped transport raises it.
         """
-        response: ResponseT = await self._driver.handle(request)
-        return response
+        return self._driver.handle(request)
 
     async def __aenter__(self) -> Self:
         await self._inner.__aenter__()

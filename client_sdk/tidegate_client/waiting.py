@@ -48,7 +48,7 @@ class Waiting:
         now = setup.timebase.monotonic()
         if self._began is None:
             turn.latest = now + call.room_s(now)
-            if setup.board.turns_down(turn.origin, now, setup.timebase.uniform):
+            if setup.board.turns_down(call.origin, now, setup.timebase.uniform):
                 self._give_up(now, None, Why.THROTTLED)
         if now < call.not_before:
             if call.not_before > turn.latest:
@@ -77,13 +77,13 @@ class Waiting:
 
     def _event(self, now: float, until: float) -> WaitEvent:
         call = self._call
-        reason, source, scope = call.turn.origin.reason or "cooling_down", "shared", "tenant"
+        reason, source, scope = call.origin.reason or "cooling_down", "shared", "tenant"
         if isinstance(call.decision, Resend):
             reason, source, scope = call.decision.reason, call.decision.source, call.decision.scope
         elif now < call.not_before:
             reason, source, scope = "redirected", "retry-after", "request"
         wall_until = call.setup.timebase.wall() + until - now
-        name, attempts = call.turn.origin.name, call.policy.max_attempts
+        name, attempts = call.origin.name, call.policy.max_attempts
         attempt = call.attempt + 1
         return WaitEvent(
             reason, until - now, until, wall_until, attempt, attempts, name, scope, source, call.call_id

@@ -92,6 +92,19 @@ async def test_places_are_given_back_on_every_way_out(stack: Stack) -> None:
         assert (await scene.get()).status_code == 200
 
 
+@every_stack
+async def test_whoever_takes_a_place_gives_it_back(stack: Stack) -> None:
+    """The limit is the origin's: a transport that asked for none shares it, and frees its places too."""
+    clock, board, library = FakeClock(), Board(), stack.library
+    server = library.MockTransport(lambda _: library.Response(200, stream=library.ByteStream(b"x")))
+    learning = RetryPolicy(concurrency=AdaptiveConcurrency(first=1, most=1))
+    callers = [stack.caller(server, clock, board, policy=policy) for policy in (learning, RetryPolicy())]
+
+    for _ in range(3):
+        for caller in callers:
+            assert (await caller.request("GET", "http://engine/")).content == b"x"
+
+
 def test_a_guard_gives_its_place_back() -> None:
     """A guarded function holds its place while it runs."""
     policy = RetryPolicy(concurrency=AdaptiveConcurrency(first=1, most=1))

@@ -27,4 +27,5 @@ class RetryBudget:
 
     def refund(self) -> None:
         """An attempt was let in."""
-        self.level = min(self.capacity, self.level + _REFUND)
+        if self.level < self.capacity:
+            self.level = min(self.capacity, self.level + _REFUND)

@@ -66,7 +66,7 @@ class Lane:
         self.refused_in_row = 0
         self._slow_start = slow_start
         self._window = slow_start
-        self._recovering = False
+        self.recovering = False
         self._released = True
         self._range_s = 0.0
         self._draw = 0.0
@@ -84,18 +84,18 @@ class Lane:
     def is_open(self, now: float) -> bool:
         """Whether attempts may go without a ticket."""
         self._end_recovery(now)
-        return not self._recovering and self.limit is None
+        return not self.recovering and self.limit is None
 
     def _end_recovery(self, now: float) -> None:
-        if self._recovering and self.waiting == 0 and now >= self.quiet_until + _OPENS_AFTER_S:
-            self._recovering = False
+        if self.recovering and self.waiting == 0 and now >= self.quiet_until + _OPENS_AFTER_S:
+            self.recovering = False
             self._pace.forget()
             self.refused_in_row, self._window = 0, self._slow_start
             self._unknown.clear()
 
     def let_in(self, ticket: Ticket | None, now: float) -> None:
         """An attempt was not refused."""
-        self._pace.let_in(now, free=not self._recovering)
+        self._pace.let_in(now, free=not self.recovering)
         self.refused_in_row = 0
         if ticket is not None:
             self._unknown.pop(ticket, None)
@@ -136,7 +136,7 @@ class Lane:
             self._pace.quiet(now, until)
         if stated is not None:
             self._pace.state(stated)
-        self._recovering = True
+        self.recovering = True
         self._range_s = range_s
         self.quiet_until = max(self.quiet_until, until)
 
@@ -170,14 +170,14 @@ class Lane:
         self._forget_unknown(now)
         granted: list[Ticket] = []
         while (
-            (head := self.head()) and self._has_room() and (not self._recovering or now >= self._release_at())
+            (head := self.head()) and self._has_room() and (not self.recovering or now >= self._release_at())
         ):
             heapq.heappop(self._waiting)
             head.granted_at = now
             granted.append(head)
             if self.limit is not None:
                 self.limit.under_way += 1
-            if self._recovering:
+            if self.recovering:
                 self._release(head, now, uniform())
         return granted
 
@@ -187,20 +187,20 @@ class Lane:
         """
         if self.head() is None:
             return None
-        release_at = self._release_at() if self._recovering else 0.0
-        if self._recovering and len(self._unknown) >= self._window:
+        release_at = self._release_at() if self.recovering else 0.0
+        if self.recovering and len(self._unknown) >= self._window:
             release_at = max(release_at, next(iter(self._unknown.values())) + _UNKNOWN_FOR_S)
         return math.inf if self.limit is not None and not self.limit.has_room() else release_at
 
     def estimate(self, now: float) -> float:
         """The instant at which a caller that enters now can expect to leave."""
-        if not self._recovering:
+        if not self.recovering:
             return now
         return max(now, self._release_at()) + self.waiting / self._pace.at(now, self.waiting)
 
     def _has_room(self) -> bool:
         room = self.limit is None or self.limit.has_room()
-        return room and (not self._recovering or len(self._unknown) < self._window)
+        return room and (not self.recovering or len(self._unknown) < self._window)
 
     def _release(self, ticket: Ticket, now: float, uniform: float) -> None:
         due = self._release_at()
