@@ -1,9 +1,9 @@
 """The one table of wire cases, shared by the server's writer tests, the client's reader tests and the
 browser's.
 
-Law: the data is `wire_cases.json`; nothing is added here. A case says which headers arrive and what a client
-must understand; one with `written_from` also says for which refusal Tidegate itself writes exactly these
-headers.
+Law: the data is `wire_cases.json`; nothing is added here. A case says which headers arrive, for some with
+which body, and what a client must understand; one with `written_from` also says for which refusal Tidegate
+itself writes exactly these headers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class WireCase:
-    """One row: header lines in order, and the advice a client must find in them (times in seconds)."""
+    """One row: header lines in order, the JSON body if it matters, and the advice a client must find in both
+    (times in seconds).
+    """
 
     name: str
     status: int
@@ -26,12 +28,20 @@ class WireCase:
     should_retry: bool | None
     nothing_left_s: float | None
     written_from: dict[str, Any] | None = None
+    body: Any = None
+    quota: bool = False
 
 
 def _case(row: dict[str, Any]) -> WireCase:
     headers = tuple((name, value) for name, value in row["headers"])
     return WireCase(
-        row["name"], row["status"], headers, **row["advice"], written_from=row.get("written_from")
+        row["name"],
+        row["status"],
+        headers,
+        **row["advice"],
+        written_from=row.get("written_from"),
+        body=row.get("body"),
+        quota=row.get("quota", False),
     )
 
 

@@ -5,6 +5,7 @@ send.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Callable
 
@@ -13,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.wire_cases import CASES, WALL_NOW, WireCase
-from tidegate_client.core import figures, limits
-from tidegate_client.core.advice import Advice
+from tidegate_client.core import clouds, figures, limits
+from tidegate_client.core.decision import Answered
 from tidegate_client.core.refusal import SCOPES, Refusal, read_refusal
 from tidegate_client.fields import advice_from, refusal_from
 
@@ -47,11 +48,15 @@ NAMES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reads_what_the_table_says(case: WireCase) -> None:
-    """Every row of the shared table is understood as written there."""
+    """Every row of the shared table is understood as written there, the body as what no header names."""
     advice = advice_from(case.headers, WALL_NOW)
+    refusal = refusal_from(b"" if case.body is None else json.dumps(case.body).encode())
+    answered = Answered(case.status, advice, refusal)
 
-    assert advice.wait_s == (None if case.wait_s is None else pytest.approx(case.wait_s))
-    assert advice == Advice(advice.wait_s, case.source, case.should_retry, case.nothing_left_s)
+    assert answered.wait_s == (None if case.wait_s is None else pytest.approx(case.wait_s))
+    assert answered.source == case.source
+    assert (advice.should_retry, advice.nothing_left_s) == (case.should_retry, case.nothing_left_s)
+    assert refusal.quota == case.quota
 
 
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(NAMES), TEXT), max_size=6))
@@ -150,9 +155,29 @@ def test_reads_who_refused_and_why(content: bytes, expected: Refusal) -> None:
     assert refusal_from(content) == expected
 
 
-LEAVES = st.none() | st.booleans() | st.floats() | st.text(max_size=9)
-MEMBERS = st.sampled_from(["error", "code", "type", "reason", "scope", "message", "retry_after", "detail"])
-BODIES = st.recursive(LEAVES, lambda inner: st.dictionaries(MEMBERS, inner), max_leaves=12)
+SENTENCES = st.lists(
+    st.sampled_from(
+        ["try again ", "retry ", "in ", "after ", "1", "59.9", "h", "ms", " s", "and ", "m", "."]
+    ),
+    max_size=12,
+).map("".join)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text(max_size=9)
+    | SENTENCES
+    | st.sampled_from(["59s", "PerDay"])
+)
+MEMBERS = st.sampled_from(
+    [
+        *("error", "code", "type", "reason", "scope", "message", "detail", "status", "error_type"),
+        *("retry_after", "retry_after_ms", "details", "retryDelay", "violations", "quotaId"),
+    ]
+)
+BODIES = st.recursive(
+    LEAVES, lambda inner: st.dictionaries(MEMBERS, inner) | st.lists(inner, max_size=3), max_leaves=12
+)
 
 
 @hypothesis.given(BODIES)
@@ -162,3 +187,28 @@ def test_any_body_is_read(body: object) -> None:
 
     assert refusal.wait_s is None or 0 < refusal.wait_s <= figures.CEILING_S
     assert refusal.scope in SCOPES
+    assert len(refusal.message) <= 500
+    assert refusal.wait_s is not None or not refusal.in_words
+
+
+@hypothesis.given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59_999))
+def test_a_duration_in_a_sentence_survives_a_round_trip(hours: int, minutes: int, milliseconds: int) -> None:
+    """However a server spells it, the wait is the whole of it."""
+    seconds = f"{milliseconds / 1000:.3f}"
+    expected = hours * 3600 + minutes * 60 + milliseconds / 1000
+    spelt = [
+        f"Please try again in {hours}h{minutes}m{seconds}s.",
+        f"Retry after {hours} hours, {minutes} minutes and {seconds} seconds, please",
+        f"retry in {milliseconds} milliseconds; try again in {hours}h {minutes}m {seconds}s",
+    ]
+    for sentence in spelt:
+        assert clouds.sentence_wait_s(sentence) == (pytest.approx(expected) if expected else None)
+
+
+def test_a_long_body_is_read_in_a_bounded_way() -> None:
+    """Only the first items and characters are looked at; a duration beyond the grammar is none."""
+    details = [{"retryDelay": "1s"}] * 32 + [{"retryDelay": "9s"}]
+
+    assert clouds.details_wait_s(details) == 1.0
+    assert clouds.sentence_wait_s("x" * 5000 + " try again in 5s") is None
+    assert clouds.sentence_wait_s("try again in " + "1 s and " * 100_000) is None

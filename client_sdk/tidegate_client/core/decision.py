@@ -50,6 +50,26 @@ class Answered:
     refusal: Refusal = NO_REFUSAL
     allowance: Allowance | None = None
 
+    @property
+    def wait_s(self) -> float | None:
+        """The wait that the answer names, in seconds: in its headers, or else in its body."""
+        return self.refusal.wait_s if self.advice.wait_s is None else self.advice.wait_s
+
+    @property
+    def source(self) -> str:
+        """Where it names that wait: the header, `body`, `message` (the body's sentence for people), or
+        `none`.
+        """
+        if self.advice.wait_s is not None or self.refusal.wait_s is None:
+            return self.advice.source
+        return "message" if self.refusal.in_words else "body"
+
+    @property
+    def says_when(self) -> bool:
+        """Whether it asks for another attempt, as a server does that has refused before work."""
+        named = self.wait_s is not None and self.source != "message"
+        return named or self.advice.should_retry is True
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failed:
@@ -147,7 +167,7 @@ def decide(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decisio
             _resend(outcome, progress, policy) if _safe_after_failure(outcome, progress, policy) else _DELIVER
         )
     if outcome.refusal.quota and outcome.status == _ALWAYS_REFUSED:
-        return GiveUp(Why.QUOTA, _named_wait_s(outcome))
+        return GiveUp(Why.QUOTA, outcome.wait_s)
     if outcome.advice.should_retry is False or not _safe_after_answer(outcome, progress, policy):
         return _DELIVER
     return _resend(outcome, progress, policy)
@@ -168,24 +188,16 @@ def _safe_after_answer(outcome: Answered, progress: Progress, policy: RetryPolic
         return False
     if outcome.status == _ALWAYS_REFUSED:
         return True
-    if outcome.status in _REFUSED_WITH_ADVICE and _says_when(outcome):
+    if outcome.status in _REFUSED_WITH_ADVICE and outcome.says_when:
         return True
     return outcome.status in policy.retry_statuses and progress.may_repeat
-
-
-def _says_when(outcome: Answered) -> bool:
-    return _named_wait_s(outcome) is not None or outcome.advice.should_retry is True
-
-
-def _named_wait_s(outcome: Answered) -> float | None:
-    return outcome.refusal.wait_s if outcome.advice.wait_s is None else outcome.advice.wait_s
 
 
 def cooldown(outcome: Answered, policy: RetryPolicy) -> Cooldown | None:
     """The silence that an answer imposes on its scope, whatever becomes of the call; None when it is no such
     refusal.
     """
-    load = outcome.status == _ALWAYS_REFUSED or _says_when(outcome)
+    load = outcome.status == _ALWAYS_REFUSED or outcome.says_when
     if (
         not load
         or outcome.status not in _LOAD
@@ -193,7 +205,7 @@ def cooldown(outcome: Answered, policy: RetryPolicy) -> Cooldown | None:
         or outcome.advice.should_retry is False
     ):
         return None
-    named_s = _named_wait_s(outcome)
+    named_s = outcome.wait_s
     scope, allowance = outcome.refusal.scope, outcome.allowance
     if named_s is None:
         return Cooldown(policy.min_wait_s, policy.backoff_base_s, policy.backoff_cap_s, scope, allowance)
@@ -202,7 +214,7 @@ def cooldown(outcome: Answered, policy: RetryPolicy) -> Cooldown | None:
 
 
 def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decision:
-    named_s = _named_wait_s(outcome) if isinstance(outcome, Answered) else None
+    named_s = outcome.wait_s if isinstance(outcome, Answered) else None
     if progress.attempt >= policy.max_attempts:
         return GiveUp(Why.ATTEMPTS, named_s)
     if named_s is None:
@@ -225,9 +237,8 @@ def _resend(outcome: Outcome, progress: Progress, policy: RetryPolicy) -> Decisi
 def _described(outcome: Outcome, floor_s: float, range_s: float, named: bool) -> Resend:
     if isinstance(outcome, Failed):
         return Resend(floor_s, range_s, False, False, f"{outcome.kind}_error", "none", "request")
-    advice, refusal = outcome.advice, outcome.refusal
-    source = advice.source if advice.wait_s is not None else "body" if named else "none"
-    asked_for = named or advice.should_retry is True or outcome.status == _ALWAYS_REFUSED
-    appointed = named and refusal.appointed
+    refusal = outcome.refusal
+    asked_for = outcome.says_when or outcome.status == _ALWAYS_REFUSED
     reason = refusal.reason or f"http_{outcome.status}"
-    return Resend(floor_s, range_s, asked_for, appointed, reason, source, refusal.scope)
+    appointed = named and refusal.appointed
+    return Resend(floor_s, range_s, asked_for, appointed, reason, outcome.source, refusal.scope)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from .clouds import details_wait_s, is_daily_quota, sentence_wait_s
 from .figures import CEILING_S, decimal
 
 SCOPES = frozenset({"request", "tenant", "class", "model"})
 """What a refusal covers, as Tidegate says it; `tenant` is assumed of servers that do not."""
 
+_TEXT_CHARS = 500
 _QUOTA = frozenset({"insufficient_quota", "quota_exhausted", "quota_exceeded", "billing_hard_limit_reached"})
 
 
@@ -26,6 +28,7 @@ class Refusal:
         scope: one of `SCOPES`.
         message: the server's words for a human.
         wait_s: the wait the body names, in seconds; used only when no header does.
+        in_words: a sentence for people named it. That it tells a time proves no refusal before work.
         quota: the allowance is used up, so waiting does not help.
         appointed: the time is this request's own. A server that says what a refusal covers (Tidegate) spreads
             its callers out itself; who comes at another time than told loses its place.
@@ -35,6 +38,7 @@ class Refusal:
     scope: str = "tenant"
     message: str = ""
     wait_s: float | None = None
+    in_words: bool = False
     quota: bool = False
     appointed: bool = False
 
@@ -43,34 +47,53 @@ NO_REFUSAL = Refusal()
 
 
 def read_refusal(body: object) -> Refusal:
-    """The refusal that a decoded JSON `body` describes, in the dialects of Tidegate, OpenAI, Anthropic and
-    RFC 9457.
+    """The refusal that a decoded JSON `body` describes, in the dialects of Tidegate, OpenAI, Azure, Google,
+    Anthropic and RFC 9457.
     """
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]  # Google, where it was asked for a stream
     if not isinstance(body, Mapping):
         return NO_REFUSAL
     error = body.get("error")
     if isinstance(error, str):
-        return Refusal(reason=_text(body, "error_type"), message=error)
+        wait_s = sentence_wait_s(error)
+        return Refusal(
+            _text(body, "error_type"), message=error[:_TEXT_CHARS], wait_s=wait_s, in_words=wait_s is not None
+        )
     members = error if isinstance(error, Mapping) else body
     words = [_text(members, name) for name in ("code", "type", "reason")]
-    scope = _text(members, "scope")
+    scope, details = _text(members, "scope"), members.get("details")
+    wait_s, in_words = _named_wait(members)
     return Refusal(
-        reason=_text(members, "reason") or words[0] or words[1],
+        reason=words[2] or words[0] or words[1] or _text(members, "status"),
         scope=scope if scope in SCOPES else "tenant",
         message=_text(members, "message") or _text(members, "detail"),
-        wait_s=_seconds(members.get("retry_after")),
-        quota=any(word.lower() in _QUOTA for word in words),
+        wait_s=wait_s,
+        in_words=in_words,
+        quota=any(word.lower() in _QUOTA for word in words) or is_daily_quota(details),
         appointed=scope in SCOPES,
     )
 
 
+def _named_wait(members: Mapping[object, object]) -> tuple[float | None, bool]:
+    """The seconds that an error names, and whether it takes a sentence to know them."""
+    named_s = _seconds(members.get("retry_after_ms"), 1e-3) or _seconds(members.get("retry_after"), 1.0)
+    if named_s is not None:
+        return named_s, False
+    details_s, sentence_s = details_wait_s(members.get("details")), sentence_wait_s(members.get("message"))
+    if details_s is None:
+        return sentence_s, sentence_s is not None
+    # Google cuts the fraction off in the details and says it in the sentence.
+    return max(details_s, sentence_s or 0.0), False
+
+
 def _text(members: Mapping[object, object], name: str) -> str:
     value = members.get(name)
-    return value[:500] if isinstance(value, str) else ""
+    return value[:_TEXT_CHARS] if isinstance(value, str) else ""
 
 
-def _seconds(value: object) -> float | None:
+def _seconds(value: object, unit_s: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     figure = decimal(value if isinstance(value, str) else repr(value))
-    return min(figure, CEILING_S) if figure else None
+    return min(figure * unit_s, CEILING_S) if figure else None

@@ -9,13 +9,13 @@ import { parseAdvice, parseDuration, parseHttpDate } from "../tidegate-js/tidega
 const table = JSON.parse(readFileSync(new URL("../../../tests/wire_cases.json", import.meta.url), "utf8"));
 const nowMs = table.wall_now * 1_000;
 
-for (const { name, status, headers, advice } of table.cases) {
+for (const { name, status, headers, body, quota, advice } of table.cases) {
   test(`wire case: ${name}`, () => {
-    const read = parseAdvice({ status, headers, nowMs });
+    const read = parseAdvice({ status, headers, body, nowMs });
     if (advice.wait_s === null) assert.equal(read.waitMs, null);
     else assert.ok(Math.abs(read.waitMs - advice.wait_s * 1_000) < 1e-3, `${read.waitMs} ms`);
     assert.equal(read.source ?? "none", advice.source);
-    if (advice.should_retry === false) assert.equal(read.mayRetry, false);
+    if (advice.should_retry === false || quota === true) assert.equal(read.mayRetry, false);
   });
 }
 

@@ -19,7 +19,7 @@ test("every export is declared, and every declared value is exported", () => {
 test("npm pack holds the module, its parts, types and README", { skip: !hasNpm() }, () => {
   const [{ files }] = JSON.parse(execFileSync("npm", ["pack", "--dry-run", "--json"], { cwd: home, encoding: "utf8" }));
   const names = files.map(({ path }) => path).sort();
-  const parts = ["advice", "cooldown", "durations", "events", "fetch", "structured"].map((part) => `lib/${part}.js`);
+  const parts = ["advice", "clouds", "cooldown", "durations", "events", "fetch", "structured"].map((part) => `lib/${part}.js`);
   assert.deepEqual(names, ["README.md", ...parts, "package.json", "tidegate.d.ts", "tidegate.js"].sort());
 });
 

@@ -3,7 +3,7 @@ export interface Advice {
   status: number;
   /** How long to wait; null when the answer names no usable wait. */
   waitMs: number | null;
-  /** The header (lower case) the wait came from, or `body`. */
+  /** The header (lower case) the wait came from, or `body`, or `message`: the body's sentence for people. */
   source: string | null;
   /** 429, 503 or 529. */
   isRefusal: boolean;

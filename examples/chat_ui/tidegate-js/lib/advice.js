@@ -5,6 +5,7 @@
 // exhausted limits (its older drafts and the vendors'), then the body. A named wait of zero, a date that has
 // passed and anything malformed count as no advice, never as "at once".
 
+import { isDailyQuota, parseDetails, parseSentence } from "./clouds.js";
 import { HUGE_SECONDS, parseDecimal, parseDuration, parseHttpDate, parseTimestamp } from "./durations.js";
 import { parseDictionary, parseList } from "./structured.js";
 
@@ -130,16 +131,18 @@ function fromBody(error) {
     const number = typeof value === "string" ? parseDecimal(value.trim()) : value;
     if (typeof number === "number" && Number.isFinite(number) && number > 0) return wait(number * unitMs, "body");
   }
-  const details = Array.isArray(error.details) ? error.details : [];
-  const info = details.find((detail) => typeof detail?.retryDelay === "string");
-  return info === undefined ? null : wait(parseDuration(info.retryDelay), "body");
+  const detailsMs = parseDetails(error.details);
+  const sentenceMs = parseSentence(error.message);
+  // Google cuts the fraction off in the details and says it in the sentence.
+  if (detailsMs !== null) return wait(Math.max(detailsMs, sentenceMs ?? 0), "body");
+  return wait(sentenceMs, "message");
 }
 
 function text(value) {
   return typeof value === "string" && value !== "" ? value : null;
 }
 
-/** The error object of a JSON body in the OpenAI, Anthropic or RFC 9457 dialect; {} for anything else. */
+/** The error object of a JSON body in any of the dialects, alone or in an array; {} for anything else. */
 function errorObject(body) {
   let parsed = body;
   if (typeof body === "string") {
@@ -149,8 +152,10 @@ function errorObject(body) {
       return {};
     }
   }
+  if (Array.isArray(parsed) && parsed.length === 1) [parsed] = parsed; // Google, where a stream was asked for
   if (parsed === null || typeof parsed !== "object") return {};
   const inner = parsed.error;
+  if (typeof inner === "string") return { message: inner, type: parsed.error_type };
   return inner !== null && typeof inner === "object" ? inner : parsed;
 }
 
@@ -169,14 +174,15 @@ export function parseAdvice({ status, headers, body, nowMs = Date.now() }) {
   const advised =
     fromRetryAfter(found, nowMs) ?? fromRateLimit(found) ?? fromResets(found, nowMs) ?? fromBody(error);
   const word = found.get("x-should-retry")?.toLowerCase();
-  const isFinal = word === "false" || EXHAUSTED.has(error.code) || EXHAUSTED.has(error.type);
+  const isExhausted = [error.code, error.type].some((each) => EXHAUSTED.has(each)) || isDailyQuota(error.details);
+  const isFinal = word === "false" || isExhausted;
   return {
     status,
     waitMs: advised?.waitMs ?? null,
     source: advised?.source ?? null,
     isRefusal,
     mayRetry: isRefusal && !isFinal,
-    reason: text(error.reason) ?? text(error.code) ?? text(error.type),
+    reason: text(error.reason) ?? text(error.code) ?? text(error.type) ?? text(error.status),
     scope: text(error.scope),
     message: text(error.message) ?? text(error.detail) ?? text(error.title),
   };
