@@ -43,7 +43,11 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
                 excess.field,
             )
         return Examined(cost)
-    rewritten = rewrite(data, changes)
+    try:
+        rewritten = rewrite(data, changes)
+    except RecursionError:  # it could just be read; whoever nests so deep could else go round the policy
+        field = changes[0].field
+        raise FieldProblem(f"'{field}' is not allowed here in a body nested so deeply.", field) from None
     return Examined(cost_of(decode_body(rewritten) or fields, route), rewritten)
 
 

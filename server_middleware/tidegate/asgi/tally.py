@@ -40,13 +40,15 @@ class Tally:
             self.walk(value)
 
     def media(self, value: object) -> None:
-        """One item each for a list, and one for anything else but nothing."""
-        if isinstance(value, list):
-            for item in value:
-                self.media(item)
-        elif value:
-            self.media_items += 1
-            self.media_bytes += _media_bytes(value)
+        """One item each for a list, however deep, and one for anything else but nothing."""
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, list):
+                stack.extend(item)
+            elif item:
+                self.media_items += 1
+                self.media_bytes += _media_bytes(item)
 
     def walk(self, value: object) -> None:
         """Everything in a message, a part, a list of either; iterative, so depth is no danger."""
