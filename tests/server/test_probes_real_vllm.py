@@ -59,7 +59,8 @@ async def over_http(engine: Engine, **options: Any) -> list[Reading]:
 async def work(engine: Engine, callers: int, enough: asyncio.Event) -> int:
     """Let this many callers ask, one request after the other, until it is enough; how many were answered."""
     answered = 0
-    limits = httpx.Limits(max_connections=None)
+    # A connection each: one kept alive may be closed by the server just as the next request sets out on it.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
 
         async def call(name: int) -> None:
@@ -84,11 +85,15 @@ async def levels(engine: Engine, processes: int) -> dict[str, float]:
     return seen | outside
 
 
-async def highest(engine: Engine, processes: int, above: float, timeout_s: float) -> dict[str, float]:
+async def highest(
+    engine: Engine, processes: int, working: asyncio.Future[int], above: float, timeout_s: float
+) -> dict[str, float]:
     """Look until every source has once been above the level, each in its own time; the highest of each."""
     end = time.monotonic() + timeout_s
     shown: dict[str, float] = {}
     while not shown or min(shown.values()) <= above:
+        if working.done():  # a caller has failed: say why, do not look at an idle engine
+            working.result()
         assert time.monotonic() < end, f"not all above {above}: {shown}"
         shown = {
             name: max(level, shown.get(name, 0.0))
@@ -127,7 +132,7 @@ async def test_the_source_is_found_and_read(
         enough = asyncio.Event()
         working = asyncio.ensure_future(work(engine, CALLERS * engines, enough))
         try:
-            shown = await highest(engine, processes, above=0.5, timeout_s=400)
+            shown = await highest(engine, processes, working, above=0.5, timeout_s=400)
             assert len(shown) == (processes + 1) * engines
             if engines > 1:
                 assert all(reading.running for reading in await over_http(engine))
