@@ -30,11 +30,13 @@ class DisconnectWatch:
         self._pending: asyncio.Task[Message] | None = None
         self._told: asyncio.Future[None] | None = None
         self.is_gone = False
+        self.failure: Exception | None = None
+        """What the server's own `receive` has raised: it is for whoever stands around us."""
 
     async def receive(self) -> Message:
         """The next message, in the server's order."""
         if self._pending is None:
-            return self._seen(await self._receive())
+            return await self._look()
         if self._told is not None and not self._pending.done():
             await _either(self._pending, self._told)
         if self._told is not None and self._told.done() and not self._pending.done():
@@ -74,9 +76,11 @@ class DisconnectWatch:
             self._pending.cancel()
 
     async def _look(self) -> Message:
-        return self._seen(await self._receive())
-
-    def _seen(self, message: Message) -> Message:
+        try:
+            message = await self._receive()
+        except Exception as error:
+            self.failure = error
+            raise
         if message["type"] in _GONE and not self.is_gone:
             self.is_gone = True
             if self.on_gone is not None:

@@ -46,24 +46,27 @@ class Door:
         """Serve one guarded request."""
         watch = DisconnectWatch(receive)
         arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock(), said(scope))
-        if self._faults.is_passing_through():
-            await self._past_a_fault(arrival)
-            return
         try:
-            exchange = await self._admission.admitted(arrival)
-        except CallerLeft:
+            if self._faults.is_passing_through():
+                await self._past_a_fault(arrival)
+                return
+            try:
+                exchange = await self._admission.admitted(arrival)
+            except CallerLeft:
+                self._admission.say(EventKind.LEFT, arrival)
+            except (Bypass, LetPass):
+                await self._app(arrival.scope, arrival.receive, arrival.send)
+            except Denied as denied:
+                await self._answer(arrival, denied)
+            except Exception as error:
+                if error is watch.failure:  # no fault of ours: it is for whoever wrapped `receive`
+                    raise
+                self._record(error)
+                await self._past_a_fault(arrival)
+            else:
+                await self._run(exchange, arrival)
+        finally:
             watch.close()
-            self._admission.say(EventKind.LEFT, arrival)
-        except (Bypass, LetPass):
-            await self._app(arrival.scope, arrival.receive, arrival.send)
-        except Denied as denied:
-            watch.close()
-            await self._answer(arrival, denied)
-        except Exception as error:  # noqa: BLE001 - the gate must never be the outage
-            self._record(error)
-            await self._past_a_fault(arrival)
-        else:
-            await self._run(exchange, arrival)
 
     def cancel(self, ticket: int) -> None:
         """Running work was superseded by a later attempt of the same request."""

@@ -89,7 +89,6 @@ class Exchange:
                 raise
         finally:
             self._end(ending)
-            self._watch.close()
 
     def send(self, message: Message) -> Awaitable[None]:
         """The app's `send`: look, then pass on to the server's own `send`.

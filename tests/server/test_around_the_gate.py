@@ -1,0 +1,90 @@
+"""What stands around the gate: its errors pass through, and its cancellations leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.server.bed import Raw, bed, until
+from tidegate.asgi.disconnect import DisconnectWatch
+from tidegate.asgi.types import Message, Receive, Scope, Send
+from tidegate.telemetry.events import EventKind
+
+
+class TooLarge(Exception):
+    """Raised by a limiter of bodies."""
+
+
+def limited(app: Any, most_bytes: int) -> Any:
+    """The usual way to limit bodies: count in `receive`, raise there, answer outside."""
+
+    async def around(scope: Scope, receive: Receive, send: Send) -> None:
+        seen_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal seen_bytes
+            message = await receive()
+            seen_bytes += len(message.get("body", b""))
+            if seen_bytes > most_bytes:
+                raise TooLarge
+            return message
+
+        try:
+            await app(scope, counted, send)
+        except TooLarge:
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    return around
+
+
+async def test_an_error_from_the_receive_around_us_is_not_ours() -> None:
+    """It reaches whoever raised it, is no fault of the gate, and never opens the gate to others."""
+    async with bed() as gate:
+        around = limited(gate.gate, 10)
+        for _ in range(6):
+            raw = Raw(around, b"x" * 100)
+            await raw.task
+            assert raw.status == 413
+        assert gate.count(EventKind.FAULT) == 0
+        assert not gate.runtime.faults.is_passing_through()
+        statistics = gate.runtime.statistics()
+        assert (statistics.running, statistics.queued) == (0, 0)
+
+
+def watching() -> list[str]:
+    """Tasks that still look out for a caller's leaving."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith(DisconnectWatch.__name__)]
+
+
+async def test_a_request_that_is_cancelled_in_the_queue_leaves_no_task() -> None:
+    """A time-out middleware outside cancels; nothing goes on to listen for the caller's leaving."""
+    async with bed(default_tenant={"max_concurrency": 1}) as gate:
+        gate.app.go.clear()
+        first = Raw(gate.gate)
+        await until(lambda: gate.app.running == 1)
+        others = [Raw(gate.gate, headers={"idempotency-key": f"k{number}"}) for number in range(5)]
+        await until(lambda: gate.runtime.statistics().queued == 5)
+        for raw in others:
+            raw.task.cancel()
+        await asyncio.gather(*(raw.task for raw in others), return_exceptions=True)
+        await until(lambda: not watching(), timeout_s=2)
+        assert gate.runtime.statistics().queued == 0
+        gate.app.go.set()
+        await first.task
+
+
+async def test_a_mode_switch_leaves_no_task_of_those_it_let_pass() -> None:
+    """They were watched while they waited."""
+    async with bed(default_tenant={"max_concurrency": 1}) as gate:
+        gate.app.go.clear()
+        first = Raw(gate.gate)
+        await until(lambda: gate.app.running == 1)
+        second = Raw(gate.gate)
+        await until(lambda: gate.runtime.statistics().queued == 1)
+        gate.gate.mode = "shadow"
+        await until(lambda: gate.app.running == 2)
+        gate.app.go.set()
+        await asyncio.gather(first.task, second.task)
+        await until(lambda: not watching(), timeout_s=2)
