@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.server.bed import Raw, bed, until
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.types import Message, Receive, Scope, Send
@@ -88,3 +90,22 @@ async def test_a_mode_switch_leaves_no_task_of_those_it_let_pass() -> None:
         gate.app.go.set()
         await asyncio.gather(first.task, second.task)
         await until(lambda: not watching(), timeout_s=2)
+
+
+@pytest.mark.parametrize("what", ["drain", "shadow"])
+async def test_who_is_queued_in_the_very_moment_of_a_drain_or_a_switch_is_answered(what: str) -> None:
+    """Its wait has not begun to run yet: refused or let pass like the others, and no fault."""
+    async with bed(default_tenant={"max_concurrency": 1}) as gate:
+        gate.app.go.clear()
+        first = Raw(gate.gate)
+        await until(lambda: gate.app.running == 1)
+        others = [Raw(gate.gate) for _ in range(6)]
+        if what == "drain":
+            asyncio.get_running_loop().call_soon(gate.runtime.drain)
+        else:
+            asyncio.get_running_loop().call_soon(gate.runtime.set_mode, what, "by a test")
+        await until(lambda: gate.app.running == 7 or all(raw.task.done() for raw in others))
+        gate.app.go.set()
+        await asyncio.gather(first.task, *(raw.task for raw in others))
+        assert gate.count(EventKind.FAULT) == 0
+        assert {raw.status for raw in others} == {503 if what == "drain" else 200}

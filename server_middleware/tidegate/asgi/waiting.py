@@ -9,7 +9,8 @@ hanging.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.core.decisions import (
@@ -133,13 +134,17 @@ class WaitingRoom:
         except Exception as error:
             raise GateFault("outlook") from error
 
-    async def wait(self, ticket: int) -> Answer:
+    def wait(self, ticket: int) -> Coroutine[Any, Any, Answer]:
         """Wait for a queued ticket; cancelled, it leaves the queue or gives its grant back.
+
+        The answer that ends the wait may come before the wait has begun to run.
 
         Raises:
             GateFault: the gate raised while the request was waiting.
         """
-        future = self._waiters[ticket]
+        return self._waited(ticket, self._waiters[ticket])
+
+    async def _waited(self, ticket: int, future: asyncio.Future[Answer]) -> Answer:
         try:
             return await future
         except asyncio.CancelledError:
