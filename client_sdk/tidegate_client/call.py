@@ -14,7 +14,7 @@ from typing import Any
 from .core.advice import Advice
 from .core.decision import Answered, Decision, Deliver, is_refusal
 from .fields import advice_from
-from .identity import headers_sent, origin_key
+from .identity import Sent, headers_sent, origin_key
 from .options import current_options
 from .origins import Turn, goes_at_once
 from .redirects import follow_at, note_redirect
@@ -55,15 +55,8 @@ class Call:
         self.call_id = next(_ids)
         self.started = timebase.monotonic()
         sent = headers_sent(request)
-        sdk_count = None
         if sent:
-            sdk_count = counted_by_sdk(sent)
-            self.sdk_numbers, self.attempt = sdk_count is not None, sdk_count or 0
-            forget_number(request, sent)
-        spent = continued(request, sdk_count)
-        if spent is not None:
-            self._spent, self.attempt = spent, max(spent.attempts, self.attempt)
-            self.waited_s, self.started, self.key = spent.waited_s, spent.started, spent.key
+            self._read(sent)
         self.key = key_for(request, sent, self.key, timebase.token) if policy.announce else None
         if policy.deadline_s is not None:
             self._timeouts, self.is_plain = Timeouts(request, self._left_s), False
@@ -71,6 +64,18 @@ class Call:
             self.is_plain = False
         self.not_before = follow_at(request)
         self.origin = setup.board.origin(origin_key(request, sent), request, policy)
+
+    def _read(self, sent: Sent) -> None:
+        """What an SDK on top, or an earlier call with the same request, left in the headers."""
+        forget_number(self.request, sent)
+        sdk_count = counted_by_sdk(sent)
+        if sdk_count is None:
+            return
+        self.sdk_numbers, self.attempt = True, sdk_count
+        self._spent = spent = continued(self.request, sdk_count)
+        if spent is not None:
+            self.attempt = max(spent.attempts, sdk_count)
+            self.waited_s, self.started, self.key = spent.waited_s, spent.started, spent.key
 
     @property
     def turn(self) -> Turn:

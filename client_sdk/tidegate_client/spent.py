@@ -37,7 +37,7 @@ class Spent:
 _last: contextvars.ContextVar[Spent | None] = contextvars.ContextVar("tidegate_spent", default=None)
 
 
-def continued(request: Any, sdk_count: int | None) -> Spent | None:
+def continued(request: Any, sdk_count: int) -> Spent | None:
     """The call that `request` is a further try of (`sdk_count` times tried before); None for a new call."""
     spent = _last.get()
     if spent is None:
