@@ -69,7 +69,7 @@ class Admission:
         """
         if self.is_draining:
             raise self._way_out(arrival, self._room.draining())
-        caller = await self._builder.identify(arrival.scope)
+        caller = arrival.caller or await self._builder.identify(arrival.scope)
         if caller is None:
             raise self._bad_request(401, NO_KEY, arrival)
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
@@ -102,6 +102,12 @@ class Admission:
             retry_after_s=refuse.retry_after_s,
             request_id=reply.request_id,
         )
+        return Denied(reply)
+
+    def rejected(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Denied:
+        """A request that is wrong by itself, counted and put into words."""
+        reply = self._replier.bad_request(status, text, arrival.scope, arrival.route, param)
+        self.say(EventKind.REFUSED, arrival, reason=problem_reason(status), request_id=reply.request_id)
         return Denied(reply)
 
     def say(
@@ -191,9 +197,7 @@ class Admission:
         if self._is_shadow:
             self.say(EventKind.SHADOWED, arrival, reason="bad_request")
             return Bypass()
-        reply = self._replier.bad_request(status, text, arrival.scope, arrival.route, param)
-        self.say(EventKind.REFUSED, arrival, reason=problem_reason(status), request_id=reply.request_id)
-        return Denied(reply)
+        return self.rejected(status, text, arrival, param)
 
     @property
     def _is_shadow(self) -> bool:

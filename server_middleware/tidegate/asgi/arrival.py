@@ -13,6 +13,7 @@ from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Reply
 from tidegate.asgi.said import Said
+from tidegate.asgi.tenant import Caller
 from tidegate.asgi.types import Receive, Scope, Send
 
 
@@ -43,6 +44,8 @@ class Arrival:
     send: Send
     at: float
     said: Said
+    caller: Caller | None = None
+    """Whose key it is, where one is required and has been checked."""
     tenant: str = ""
     priority_class: str = ""
     is_replayable: bool = True

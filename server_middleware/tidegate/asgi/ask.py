@@ -76,6 +76,11 @@ class AskBuilder:
         caller = await self._resolver.identify(scope)
         return caller if self._resolver.is_allowed(caller) else None
 
+    @property
+    def requires_key(self) -> bool:
+        """Whether only callers with a configured key may go on to the app."""
+        return self._resolver.requires_key
+
     def observed(self, caller: Caller, status: int) -> None:
         """The app has answered this caller; keys it accepts become tenants of their own."""
         self._resolver.observed(caller, status)

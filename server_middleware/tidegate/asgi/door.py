@@ -7,7 +7,7 @@ none is refused for a fault of ours: nothing but a body that was lost while it w
 
 from __future__ import annotations
 
-from tidegate.asgi.admission import Admission, Manners
+from tidegate.asgi.admission import NO_KEY, Admission, Manners
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
@@ -31,6 +31,7 @@ class Door:
         self._faults = faults
         self._mode = manners.mode
         self._admission = Admission(around, manners)
+        self._requires_key = around.builder.requires_key
         self._exchanges: dict[int, Exchange] = {}
 
     @property
@@ -47,6 +48,11 @@ class Door:
         watch = DisconnectWatch(receive)
         arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock(), said(scope))
         try:
+            if self._requires_key and not await self._has_key(arrival):
+                return
+            if self._mode() == "off":
+                await self._app(arrival.scope, arrival.receive, arrival.send)
+                return
             if self._faults.is_passing_through():
                 await self._past_a_fault(arrival)
                 return
@@ -83,6 +89,20 @@ class Door:
         """Answers that were under way in the engine at that instant, a moment ago."""
         return sum(exchange.streams_through(instant) for exchange in self._exchanges.values())
 
+    async def _has_key(self, arrival: Arrival) -> bool:
+        """Whether the caller may go on: a lock does not open because the gate is broken or switched off."""
+        if self._mode() == "shadow":
+            return True
+        try:
+            arrival.caller = await self._around.builder.identify(arrival.scope)
+        except Exception as error:  # noqa: BLE001 - who cannot be told apart is not let in
+            self._record(error)
+            await self._answer(arrival, self._gate_fault(arrival))
+            return False
+        if arrival.caller is None:
+            await self._answer(arrival, self._admission.rejected(401, NO_KEY, arrival))
+        return arrival.caller is not None
+
     async def _run(self, exchange: Exchange, arrival: Arrival) -> None:
         self._exchanges[exchange.ticket] = exchange
         try:
@@ -112,11 +132,14 @@ class Door:
             await self._app(arrival.scope, arrival.receive, arrival.send)
             return
         if not arrival.is_replayable or not self._faults.try_pass():
-            wait_s = self._around.room.unbooked_wait_s()
-            refuse = Refuse(ticket=0, reason=Reason.GATE_FAULT, scope="model", retry_after_s=wait_s)
-            await self._answer(arrival, self._admission.denied(arrival, refuse))
+            await self._answer(arrival, self._gate_fault(arrival))
             return
         try:
             await self._app(arrival.scope, arrival.receive, arrival.send)
         finally:
             self._faults.passed()
+
+    def _gate_fault(self, arrival: Arrival) -> Denied:
+        wait_s = self._around.room.unbooked_wait_s()
+        refuse = Refuse(ticket=0, reason=Reason.GATE_FAULT, scope="model", retry_after_s=wait_s)
+        return self._admission.denied(arrival, refuse)

@@ -55,7 +55,8 @@ class IdentityOptions(BaseModel):
     end_user_header: str | None = None
     """Header naming the user inside one service's key; believed from trusted proxies and configured keys."""
     require_key: bool = False
-    """Answer 401 to callers without a configured key, before the app is asked."""
+    """Answer 401 to callers without a configured key, before the app is asked: past every fault of the gate
+    too, and in every mode but `shadow`."""
     max_credentials: int = Field(default=10_000, ge=1)
     """Credentials nobody configured that are remembered as accepted by the app."""
     flex_class: str | None = "batch"
@@ -166,7 +167,12 @@ class Resolver:
 
     def is_allowed(self, caller: Caller) -> bool:
         """Whether the caller may go on to the app; only `require_key` makes this false."""
-        return caller.is_configured or not self._options.require_key
+        return caller.is_configured or not self.requires_key
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether only callers with a configured key may go on to the app."""
+        return self._options.require_key
 
     def observed(self, caller: Caller, status: int) -> None:
         """The app, not we, answered this caller with `status`."""

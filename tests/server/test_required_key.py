@@ -1,0 +1,60 @@
+"""A required key stays required: the lock does not open because the gate is broken or switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.bed import Bed, bed
+from tidegate.asgi.faults import TRIP_COUNT
+from tidegate.telemetry.events import EventKind
+
+LOCKED: dict[str, Any] = {"identity": {"require_key": True}, "tenants": [{"name": "ours", "keys": ["sk-1"]}]}
+KEY = {"authorization": "Bearer sk-1"}
+
+
+def explode(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+async def statuses(gate: Bed) -> tuple[int, int]:
+    """(with the key, without)."""
+    return (await gate.post(headers=KEY)).status_code, (await gate.post()).status_code
+
+
+@pytest.mark.parametrize("operation", ["offer", "precheck"])
+async def test_past_a_broken_gate(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While single faults open it, and when they have opened it for everyone."""
+    async with bed(**LOCKED) as gate:
+        monkeypatch.setattr(gate.runtime.room.gate, operation, explode)
+        for _ in range(TRIP_COUNT + 1):
+            assert await statuses(gate) == (200, 401)
+        assert gate.runtime.faults.is_passing_through()
+        assert gate.app.started == TRIP_COUNT + 1
+
+
+async def test_who_cannot_be_told_apart_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the check itself closes: 503, for the right key and the wrong one."""
+    async with bed(**LOCKED) as gate:
+        monkeypatch.setattr(gate.runtime.door._around.builder, "identify", explode)
+        for _ in range(TRIP_COUNT + 1):
+            assert await statuses(gate) == (503, 503)
+        assert gate.app.started == 0
+
+
+async def test_switched_off() -> None:
+    """`off` does not look at load; it is no way in."""
+    async with bed(**LOCKED) as gate:
+        gate.gate.mode = "off"
+        assert await statuses(gate) == (200, 401)
+        assert gate.count(EventKind.ADMITTED) == 0
+        gate.gate.mode = "enforce"
+        assert await statuses(gate) == (200, 401)
+
+
+async def test_a_trial_costs_nobody_a_request() -> None:
+    """`shadow` lets everybody pass, and tells."""
+    async with bed(**LOCKED, mode="shadow") as gate:
+        assert await statuses(gate) == (200, 200)
+        assert gate.count(EventKind.SHADOWED) == 1
