@@ -1,7 +1,7 @@
 """Several server processes before one engine: each has a gate of its own and takes its part.
 
-Law of this file: gates of different processes share nothing, so a bound that is not divided holds once in
-each of them. `processes` divides what is counted (capacity, sequences, seats, quotas); what is measured
+Law of this file: gates of different processes share nothing but an operator's orders, so a bound that is
+not divided holds once in each of them. `processes` divides what is counted (capacity, sequences, seats, quotas); what is measured
 of the whole engine (its level, its own queue) stays whole. Where several processes are found and nobody
 has said so, that is told at start, never silently accepted.
 """
@@ -86,8 +86,7 @@ def _limits(limits: TenantLimits, processes: int) -> TenantLimits:
 
 def warning(processes: int) -> str | None:
     """What to tell the operator if this process is one of more than `processes`."""
-    is_child = multiprocessing.parent_process() is not None
-    if not (is_child or "gunicorn" in sys.argv[0]):
+    if not is_worker():
         return None
     found = max(told(sys.argv, os.environ), siblings(_PROC, os.getpid(), os.getppid()))
     if found <= processes:
@@ -98,6 +97,16 @@ def warning(processes: int) -> str | None:
         "the KV cache. "
         f"Set processes = {found} (TIDEGATE_PROCESSES={found}), and each takes its part; or run one process."
     )
+
+
+def is_worker() -> bool:
+    """Whether a server has started this process to serve beside others; a program of its own is none."""
+    return multiprocessing.parent_process() is not None or "gunicorn" in sys.argv[0]
+
+
+def workers() -> int:
+    """Workers that this server has now, this one included."""
+    return siblings(_PROC, os.getpid(), os.getppid()) if is_worker() else 1
 
 
 def told(argv: Sequence[str], environ: Mapping[str, str]) -> int:

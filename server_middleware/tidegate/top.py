@@ -85,6 +85,8 @@ def _headline(state: State) -> Text:
     if state["faults"]:
         line.append(f"  {state['faults']} gate faults", "bold red")
     line.append(f"  {state['mode']} mode", "" if state["mode"] == "enforce" else "bold yellow")
+    if state.get("workers", 1) > 1:
+        line.append(f"  one of {state['workers']} workers")
     line.append(
         f"   running {state['running']}   waiting {state['queued']}"
         f"{_admissions(state)}   {state['booked_slots']} slots booked"

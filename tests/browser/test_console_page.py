@@ -11,6 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser.fake_gate import FakeGate, instance, statistics
 from tests.browser.serving import serving
+from tidegate import processes
 from tidegate.console import ConsoleOptions
 from tidegate.core.decisions import ClassStatistics, TenantStatistics
 
@@ -124,6 +125,13 @@ async def test_shadow_mode_is_unmistakable(page: Page, gate: FakeGate, url: str)
     gate.mode = "shadow"
     await look(page, url)
     await expect(page.locator("#mode")).to_have_text("shadow mode: nothing is held back")
+
+
+async def test_one_worker_of_several_says_so(page: Page, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are not the whole server's."""
+    monkeypatch.setattr(processes, "workers", lambda: 4)
+    await look(page, url)
+    await expect(page.locator("#mode")).to_contain_text("one of 4 workers")
 
 
 async def test_faults_of_the_gate_come_first(page: Page, gate: FakeGate, url: str) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tests.browser.fake_gate import FakeGate, instance, statistics
 from tests.browser.serving import serving
+from tidegate import processes
 from tidegate.console import ConsoleOptions
 from tidegate.top import render, state_url, top
 
@@ -120,6 +121,13 @@ async def test_server_that_goes_away_is_shown_and_tried_again(monkeypatch: pytes
     monkeypatch.setattr(httpx.Client, "get", get)
     code, _ = await watch(gate, screens=3)
     assert (code, calls) == (0, 3)
+
+
+async def test_one_worker_of_several_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are not the whole server's."""
+    monkeypatch.setattr(processes, "workers", lambda: 4)
+    _, text = await watch(FakeGate())
+    assert "one of 4 workers" in text
 
 
 async def test_a_disputed_capacity_is_told_with_both_figures() -> None:

@@ -195,6 +195,17 @@ async def test_the_operator_switches_the_mode_by_http() -> None:
         assert said == ["at start", "by the operator at 127.0.0.1"]
 
 
+async def test_the_switch_is_no_unknown_post() -> None:
+    """A gate that guards every POST and PUT would else queue the very order that opens it."""
+    async with bed(console={"admin_token": TOKEN}, guard={"guard_unknown_posts": True}) as b:
+        answer = await b.client.put(
+            "/tidegate/mode", content="off", headers={"authorization": f"Bearer {TOKEN}"}
+        )
+        assert (answer.status_code, answer.text) == (200, "mode is off\n")
+        assert b.gate.mode == "off"
+        assert b.app.started == 0
+
+
 async def test_being_local_does_not_switch_the_mode() -> None:
     """A stranger behind a proxy on this machine looks local: with no token set the switch is off."""
     url = "http://127.0.0.1/tidegate/mode"

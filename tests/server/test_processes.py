@@ -6,6 +6,7 @@ import http.client
 import itertools
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import httpx
 import pytest
 
 from tests.core.driver import Driver
@@ -187,6 +189,38 @@ def test_q16_two_workers_grant_a_quota_once(tmp_path: Path) -> None:
         assert BURST // 2 <= len(admitted) <= BURST
         assert max(map(admitted.count, admitted)) <= BURST // 2
     assert b"TIDEGATE_PROCESSES" not in (tmp_path / "log").read_bytes()
+
+
+def test_the_mode_is_switched_in_every_worker(tmp_path: Path) -> None:
+    """Whichever of them takes the connection; a worker that begins later takes it over."""
+    token = "correct-horse-battery"
+    with (tmp_path / "log").open("wb") as log, workers(log, TIDEGATE_CONSOLE__ADMIN_TOKEN=token) as port:
+        headers = {"authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{port}/tidegate"
+        answer = httpx.put(f"{url}/mode", content="shadow", headers=headers, timeout=PATIENCE_S)
+        assert answer.text == "mode is shadow, and in a second or two in the other worker of this server\n"
+        until_modes(url, {"shadow"})
+        victim = int(ask(port, 1)[0][1])
+        os.kill(victim, signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE_S
+        while len({text for status, text in ask(port, 8) if status == 200} - {str(victim)}) < 2:
+            assert time.monotonic() < deadline, "no new worker came"
+        until_modes(url, {"shadow"})
+    assert "by the operator at 127.0.0.1, through another worker" in (tmp_path / "log").read_text()
+
+
+def until_modes(url: str, wanted: set[str]) -> None:
+    """Ask many times, each on a connection of its own, until all answers are of these modes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while {mode_at(url) for _ in range(16)} != wanted:
+        assert time.monotonic() < deadline
+
+
+def mode_at(url: str) -> str:
+    """The mode of whichever worker answers."""
+    state = httpx.get(f"{url}/state.json?history=0", timeout=PATIENCE_S).json()
+    assert state["workers"] in (1, 2)
+    return str(state["mode"])
 
 
 def test_q16_two_workers_that_were_not_told_warn(tmp_path: Path) -> None:

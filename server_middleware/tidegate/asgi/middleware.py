@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from tidegate.asgi.classify import RouteTable
+from tidegate.asgi.classify import Dialect, RouteTable
 from tidegate.asgi.keys import KeyLookup
 from tidegate.asgi.replies import misconfigured
 from tidegate.asgi.runtime import Parts, Runtime
@@ -104,7 +104,9 @@ class AdmissionMiddleware:
         # Switched off, the gate still keeps the lock: see the door.
         passes = runtime.mode == "off" and not runtime.settings.identity.require_key
         route = None if passes else runtime.routes.match(scope)
-        if route is not None:
+        if route is not None and not (
+            route.dialect is Dialect.UNKNOWN_POST and runtime.control.serves(scope)
+        ):
             await runtime.door.enter(route, scope, receive, send)
             return
         page = _page(runtime, scope)

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from tidegate import processes
 from tidegate.asgi.admission import Manners
@@ -25,6 +24,7 @@ from tidegate.asgi.drain import ShutdownListener
 from tidegate.asgi.faults import FaultPolicy
 from tidegate.asgi.headers import preference_applied
 from tidegate.asgi.keys import CachedKeys, KeyLookup
+from tidegate.asgi.operator import Operator
 from tidegate.asgi.replies import Replier
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, HeaderList, Headers, Scope
@@ -34,6 +34,7 @@ from tidegate.console.control import Control
 from tidegate.core.decisions import Statistics, Uniform
 from tidegate.core.instance import HIGH_BEFORE_KNOWN
 from tidegate.core.reading import Reading
+from tidegate.orders import Orders
 from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe
 from tidegate.probes.function import ProbeLike
@@ -92,7 +93,8 @@ class Runtime:
         self.background = BackgroundLeases(parts.clock, self._let_go)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
-        self.control = Control(settings.console, self._set_mode_remotely)
+        self._operator = Operator(Orders(settings.console.path), lambda: self.mode, self.set_mode)
+        self.control = Control(settings.console, self._operator.switch)
         self._poller = Poller(
             self._probe(),
             on_readings=self._observe,
@@ -142,6 +144,7 @@ class Runtime:
         self._ticker = self.loop.create_task(self._tick(), name="tidegate-ticker")
         self._shutdown.start()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=self.mode, detail="at start"))
+        self._operator.follow()
         proxies = self.settings.identity.trusted_proxies
         for said in (
             processes.warning(self.settings.processes),
@@ -177,9 +180,6 @@ class Runtime:
         if mode != "enforce":
             self.room.let_everyone_pass()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=mode, detail=why))
-
-    def _set_mode_remotely(self, mode: str, peer: str) -> None:
-        self.set_mode(cast("Mode", mode), f"by the operator at {peer}")
 
     def statistics(self) -> Statistics:
         """A snapshot of the gate; an empty one if the gate is too broken to tell."""
@@ -228,6 +228,7 @@ class Runtime:
             self._tick_once()
 
     def _tick_once(self) -> None:
+        self._operator.follow()
         self.door.look_for_blocked_sends(self._parts.clock())
         statistics = self.statistics()
         self.background.look_after(statistics.instances, self.door.streams_at)

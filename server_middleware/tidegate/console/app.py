@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from tidegate import processes
 from tidegate.asgi.types import HeaderList, Message, Receive, Scope, Send
 from tidegate.console.access import Access, access_of
 from tidegate.console.options import ConsoleOptions
@@ -157,7 +158,7 @@ class Console:
         present = describe(
             statistics, self._watched.mode, self._version, self._wall_clock(), self._refused_lately()
         )
-        return {**present, "faults": self._watched.faults.count}
+        return {**present, "faults": self._watched.faults.count, "workers": processes.workers()}
 
     async def _stream(self, receive: Receive, send: Send) -> None:
         """Everything once, then the present once a second, until the viewer leaves."""

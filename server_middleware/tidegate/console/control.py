@@ -28,10 +28,10 @@ class Control:
 
     Args:
         options: of the console; to strangers neither exists.
-        set_mode: called with one of `MODES` and the address of who switches.
+        set_mode: called with one of `MODES` and the address of who switches; returns what to answer.
     """
 
-    def __init__(self, options: ConsoleOptions, set_mode: Callable[[str, str], None]) -> None:
+    def __init__(self, options: ConsoleOptions, set_mode: Callable[[str, str], str]) -> None:
         self._options = options
         self._set_mode = set_mode
 
@@ -57,8 +57,7 @@ class Control:
         if wish not in MODES:
             await _answer(send, 400, f"The body is {wish!r}: send one of {', '.join(MODES)}.")
             return
-        self._set_mode(wish, str((scope.get("client") or ("a Unix socket",))[0]))
-        await _answer(send, 200, f"mode is {wish}")
+        await _answer(send, 200, self._set_mode(wish, str((scope.get("client") or ("a Unix socket",))[0])))
 
 
 async def _read(receive: Receive) -> bytes:

@@ -111,8 +111,10 @@ function showGate(state) {
   const [words, tone] = condition(state);
   byId("gate").textContent = words;
   byId("gate").dataset.mood = tone;
-  const { mode, version } = state;
-  byId("mode").textContent = mode === "enforce" ? `enforce mode, ${version}` : `${mode} mode: nothing is held back`;
+  const { mode, version, workers } = state;
+  const whose = workers > 1 ? `; one of ${workers} workers` : "";
+  byId("mode").textContent =
+    (mode === "enforce" ? `enforce mode, ${version}` : `${mode} mode: nothing is held back`) + whose;
   byId("mode").dataset.mood = mode === "enforce" ? "" : "near";
   document.title = `${words} · Tidegate`;
 }
