@@ -1,9 +1,9 @@
 """Several server processes before one engine: each has a gate of its own and takes its part.
 
 Law of this file: gates of different processes share nothing but an operator's orders, so a bound that is
-not divided holds once in each of them. `processes` divides what is counted (capacity, sequences, seats, quotas); what is measured
-of the whole engine (its level, its own queue) stays whole. Where several processes are found and nobody
-has said so, that is told at start, never silently accepted.
+not divided holds once in each of them. `processes` divides what is counted (capacity, sequences, seats,
+quotas); what is measured of the whole engine (its level, its own queue) stays whole. Where several
+processes are found and nobody has said so, that is told at start, never silently accepted.
 """
 
 from __future__ import annotations
