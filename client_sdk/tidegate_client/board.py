@@ -13,6 +13,7 @@ from typing import Any
 from .core.decision import Cooldown
 from .core.lane import Lane, Ticket, Uniform
 from .core.policy import RetryPolicy
+from .forks import renew_in_children
 from .identity import origin_name, part_keys
 from .origins import Origin, OriginState, Part, Turn
 
@@ -33,6 +34,12 @@ class Board:
         self._origins: collections.OrderedDict[object, Origin] = collections.OrderedDict()
         self._waiting: dict[Ticket, Turn] = {}
         self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: nobody waits here, and what the parent's callers wait for is none of ours."""
+        self._lock = threading.Lock()
+        self._origins = collections.OrderedDict()
 
     def origin(self, key: object, request: Any, policy: RetryPolicy) -> Origin:
         """The origin under `key`, made by the policy of its first caller when it is new."""

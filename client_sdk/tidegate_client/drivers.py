@@ -85,8 +85,10 @@ class SyncDriver:
         timebase = self._setup.timebase
         try:
             while (seconds := waiting.poll()) is not None:
-                call.turn.signal = call.turn.signal or timebase.signal()
-                timebase.wait(call.turn.signal, seconds)
+                if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
+                    call.turn.signal = timebase.signal()
+                else:
+                    timebase.wait(call.turn.signal, seconds)
         except BaseException:
             call.leave()
             raise
@@ -180,8 +182,10 @@ class AsyncDriver:
         timebase = self._setup.timebase
         try:
             while (seconds := waiting.poll()) is not None:
-                call.turn.signal = call.turn.signal or timebase.loop_signal()
-                await timebase.wait_async(call.turn.signal, seconds)
+                if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
+                    call.turn.signal = timebase.loop_signal()
+                else:
+                    await timebase.wait_async(call.turn.signal, seconds)
         except BaseException:
             call.leave()
             raise

@@ -49,12 +49,20 @@ class RateLimited(Exception):
         self.server_message = message
         Exception.__init__(self, str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way between processes: a pool whose result cannot be read there breaks as a whole."""
+        return _blank, (type(self), self.args), self.__dict__
+
     def __str__(self) -> str:
         after = "no time named" if self.retry_after is None else f"retry after {self.retry_after:g} s"
         said = ": ".join(part for part in (self.reason, self.server_message) if part)
         return (
             f"refused ({self.why.value}, {after}, {self.attempts} attempts sent){f': {said}' if said else ''}"
         )
+
+
+def _blank(kind: type[RateLimited], args: tuple[Any, ...]) -> RateLimited:
+    return kind.__new__(kind, *args)
 
 
 def _instant(wall_now: float, retry_after: float | None) -> dt.datetime | None:

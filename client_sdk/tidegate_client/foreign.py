@@ -65,6 +65,10 @@ class CallOutcome:
         self.value = value
         self.error = error
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process with a RateLimited: not the function's own objects."""
+        return {**self.__dict__, "value": None, "error": None}
+
     def delivered(self) -> Any:
         """The value the function returned; raises what it raised."""
         if self.error is not None:

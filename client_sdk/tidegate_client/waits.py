@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 
 from .core.events import WaitEvent
+from .forks import renew_in_children
 
 OnWait = Callable[[WaitEvent], object]
 """Called when a call starts to wait and when its wait becomes longer. It must not block: it runs on the
@@ -43,6 +44,13 @@ class WaitFeed:
         self._latest: collections.OrderedDict[int, WaitEvent] = collections.OrderedDict()
         self._followers: list[_Follower] = []
         self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: its own calls wait for nothing yet, and its loops follow nothing."""
+        self._lock = threading.Lock()
+        self._latest = collections.OrderedDict()
+        self._followers = []
 
     def __call__(self, event: WaitEvent) -> None:
         """Take an event; from any thread."""
