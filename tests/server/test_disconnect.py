@@ -21,6 +21,9 @@ class Server:
     def put(self, message: Message) -> None:
         self._messages.put_nowait(message)
 
+    def left(self) -> int:
+        return self._messages.qsize()
+
     async def receive(self) -> Message:
         try:
             return await self._messages.get()
@@ -83,6 +86,38 @@ async def test_a_late_body_message_is_kept_for_the_app() -> None:
     answer.set_result(None)
     assert not await waiting
     assert await watch.receive() is BODY
+
+
+async def test_a_leaving_is_seen_behind_the_rest_of_the_body() -> None:
+    """Servers tell of it after all that was sent before; nothing of that is lost or out of order."""
+    server = Server()
+    watch = DisconnectWatch(server.receive)
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(watch.gone(answer, ahead_bytes=200_000))
+    parts: list[Message] = [
+        {"type": "http.request", "body": b"x" * 9_000, "more_body": True} for _ in range(9)
+    ]
+    for message in (*parts, GONE):
+        server.put(message)
+    assert await asyncio.wait_for(waiting, 5)
+    assert [await watch.receive() for _ in range(10)] == [*parts, GONE]
+
+
+async def test_no_more_than_its_bound_is_looked_through() -> None:
+    """What a caller goes on to send while it waits is left to the server, which slows it down."""
+    server = Server()
+    watch = DisconnectWatch(server.receive)
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(watch.gone(answer, ahead_bytes=200_000))
+    for _ in range(100):
+        server.put({"type": "http.request", "body": b"x" * 9_000, "more_body": True})
+    await asyncio.sleep(0.05)
+    assert server.left() > 60
+    answer.set_result(None)
+    assert not await waiting
+    for _ in range(100):
+        assert (await watch.receive())["body"]
+    assert server.left() == 0
 
 
 async def test_a_disconnect_that_was_seen_is_told_for_ever_after() -> None:

@@ -328,6 +328,23 @@ async def test_a_body_too_large_to_be_looked_at_is_413() -> None:
         assert (raw.status, b.app.bodies) == (200, [b"x" * 200])
 
 
+async def test_who_leaves_the_queue_before_its_body_was_read_gives_up_its_place() -> None:
+    """A body too large to be held is looked through for the leaving behind it, and passed on whole."""
+    body = {"max_bytes": 100, "oversize": "pass"}
+    async with bed(body=body, default_tenant={"max_concurrency": 1}) as b:
+        b.app.go.clear()
+        first = Raw(b.gate)
+        await until(lambda: b.app.running == 1)
+        large = [Raw(b.gate, b"x" * 200_000, {"content-length": "200000"}) for _ in range(2)]
+        await until(lambda: b.runtime.statistics().queued == 2)
+        large[0].leave()
+        await large[0].task
+        assert b.runtime.statistics().queued == 1
+        b.app.go.set()
+        await asyncio.gather(first.task, large[1].task)
+        assert b.app.bodies == [b"{}", b"x" * 200_000]
+
+
 async def test_end_users_share_their_services_quota_and_cannot_be_another_tenant() -> None:
     """The header adds turns inside one key; it is no way round the key's quota."""
     tenants = [

@@ -213,7 +213,8 @@ class Admission:
         waiting = asyncio.ensure_future(self._room.wait(asked.ask.ticket))
         telling = self._keep_alive(arrival, asked, waiting)
         try:
-            has_left = await arrival.watch.gone(waiting)
+            # The queue has been charged for a body of that size, read or not.
+            has_left = await arrival.watch.gone(waiting, asked.ask.body_bytes)
             if has_left:
                 raise CallerLeft
             if telling is not None:

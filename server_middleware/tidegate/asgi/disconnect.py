@@ -8,12 +8,15 @@ lose the message then) and never answered for, with one exception: work that was
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tidegate.asgi.types import Message, Receive
 
 _GONE = frozenset({"http.disconnect", "websocket.disconnect"})
+_LEAST_AHEAD_BYTES = 65_536  # what servers buffer of a connection anyway
+_LEAST_MESSAGE_BYTES = 64  # what an empty one counts for, so that their number is bounded too
 
 
 class DisconnectWatch:
@@ -27,7 +30,8 @@ class DisconnectWatch:
     def __init__(self, receive: Receive, on_gone: Callable[[], None] | None = None) -> None:
         self._receive = receive
         self.on_gone = on_gone
-        self._pending: asyncio.Task[Message] | None = None
+        self._ahead: deque[Message] = deque()  # looked at, and not yet asked for
+        self._pending: asyncio.Task[Message] | None = None  # the look after them
         self._told: asyncio.Future[None] | None = None
         self.is_gone = False
         self.failure: Exception | None = None
@@ -37,6 +41,8 @@ class DisconnectWatch:
         """The next message, in the server's order."""
         if self._pending is None:
             return await self._look()
+        if self._ahead:
+            return self._ahead.popleft()
         if self._told is not None and not self._pending.done():
             await _either(self._pending, self._told)
         if self._told is not None and self._told.done() and not self._pending.done():
@@ -47,7 +53,7 @@ class DisconnectWatch:
         return message
 
     def start(self) -> None:
-        """Look ahead by one message, so that a disconnect is seen even if nobody calls `receive`."""
+        """Begin to look ahead, so that a disconnect is seen even if nobody calls `receive`."""
         if self._pending is None and not self.is_gone:
             self._told = asyncio.get_running_loop().create_future()
             self._pending = asyncio.ensure_future(self._look())
@@ -57,13 +63,23 @@ class DisconnectWatch:
         if self._told is not None and not self._told.done():
             self._told.set_result(None)
 
-    async def gone(self, answer: asyncio.Future[Any]) -> bool:
-        """Wait for `answer` or the caller's leaving, whichever is first; `True`: the caller has left."""
+    async def gone(self, answer: asyncio.Future[Any], ahead_bytes: int = 0) -> bool:
+        """Wait for `answer` or the caller's leaving, whichever is first; `True`: the caller has left.
+
+        Args:
+            answer: what is waited for.
+            ahead_bytes: of a body that has not been read, at most so much is looked through and kept for
+                the app, since a leaving is seen only after all that was sent before it.
+        """
         self.start()
+        left_bytes = ahead_bytes + _LEAST_AHEAD_BYTES
         while self._pending is not None and not answer.done():
             await _either(self._pending, answer)
+            if not self._pending.done():
+                continue
+            left_bytes -= self._keep(left_bytes)
             if self._pending.done():
-                break  # a disconnect, or a late body message that is kept for the app
+                break  # a disconnect, an error, or more than may be kept
         if self.is_gone and not answer.done():
             return True
         if not answer.done():
@@ -74,6 +90,18 @@ class DisconnectWatch:
         """The exchange is over: stop looking ahead."""
         if self._pending is not None and not self._pending.done():
             self._pending.cancel()
+
+    def _keep(self, left_bytes: int) -> int:
+        """Keep the message that has come and look for the next; how many bytes it counts for."""
+        if self._pending is None or self.is_gone or self._pending.cancelled() or self._pending.exception():
+            return 0
+        message = self._pending.result()
+        holds = message.get("body") or message.get("bytes") or message.get("text") or b""
+        kept_bytes = max(len(holds), _LEAST_MESSAGE_BYTES)
+        if kept_bytes <= left_bytes:
+            self._ahead.append(message)
+            self._pending = asyncio.ensure_future(self._look())
+        return kept_bytes
 
     async def _look(self) -> Message:
         try:
