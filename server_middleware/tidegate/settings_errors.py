@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +26,7 @@ else:
 PREFIX = "TIDEGATE_"
 FILE_VARIABLE = "TIDEGATE_CONFIG"
 _SECRET = {"keys", "headers", "admin_token", "bearer_token"}
+_SERVICE_HOST = "_SERVICE_HOST"
 _TABLES = ("tenants", "classes")
 _CONSEQUENCES = {"default_factory_not_called"}  # of an error that is told anyway
 _WAYS_OUT = {  # by pydantic's own names of what is wrong
@@ -97,13 +98,23 @@ def refuse_unknown_variables(settings: type[BaseModel]) -> None:
         InvalidSettings: naming the variable and the nearest option.
     """
     known = [f"{PREFIX}{name.upper()}" for name in settings.model_fields]
+    others = (f"{PREFIX}ENGINE_", *_service_links(os.environ))
     for variable in os.environ:
         upper = variable.upper()
-        if not upper.startswith(PREFIX) or upper == FILE_VARIABLE or upper.startswith(f"{PREFIX}ENGINE_"):
+        if not upper.startswith(PREFIX) or upper == FILE_VARIABLE or upper.startswith(others):
             continue
         top = upper.split("__", 1)[0]
         if top not in known:
             raise InvalidSettings(f"{variable} is set, but there is no such option.{_suggest(top, known)}")
+
+
+def _service_links(environ: Mapping[str, str]) -> Iterator[str]:
+    """How variables begin that Kubernetes puts into every pod beside a Service named `tidegate...`."""
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable.endswith(_SERVICE_HOST):
+            service = variable.removesuffix(_SERVICE_HOST)
+            yield f"{service}_SERVICE_"
+            yield f"{service}_PORT"
 
 
 def told(settings: type[BaseModel], error: ValidationError) -> str:

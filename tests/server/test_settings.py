@@ -154,3 +154,32 @@ def test_the_reference_lists_every_option_with_its_default_and_no_other() -> Non
     written = {name: default for name, default, _ in rows}
     assert written == options_with_defaults()
     assert all(len(text) > 10 for _, _, text in rows)
+
+
+@pytest.mark.parametrize("service", ["TIDEGATE", "TIDEGATE_METRICS"])
+def test_a_kubernetes_service_of_our_name_is_no_wrong_option(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes puts its address into every pod of the namespace, so no server there would start."""
+    for end, value in {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "80",
+        "SERVICE_PORT_HTTP": "80",
+        "PORT": "tcp://10.0.0.1:80",
+        "PORT_80_TCP": "tcp://10.0.0.1:80",
+        "PORT_80_TCP_PROTO": "tcp",
+        "PORT_80_TCP_PORT": "80",
+        "PORT_80_TCP_ADDR": "10.0.0.1",
+    }.items():
+        monkeypatch.setenv(f"{service}_{end}", value)
+    assert Settings.load() == Settings()
+    monkeypatch.setenv("TIDEGATE_MODUS", "shadow")
+    with pytest.raises(InvalidSettings, match="TIDEGATE_MODUS"):
+        Settings.load()
+
+
+def test_a_port_is_an_unknown_option_where_there_is_no_such_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be meant for us."""
+    monkeypatch.setenv("TIDEGATE_PORT", "8000")
+    with pytest.raises(InvalidSettings, match="TIDEGATE_PORT"):
+        Settings.load()
