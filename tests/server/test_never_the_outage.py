@@ -206,6 +206,39 @@ async def test_a_fault_of_the_short_way_does_not_touch_the_answer(monkeypatch: p
         assert b.runtime.faults.count == 1
 
 
+_ENDLESS = b"9" * 400
+_ENDLESS_USAGE = b'{"usage": {"prompt_tokens": %b, "completion_tokens": %b}}' % (_ENDLESS, _ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("path", "request_fields", "chunks"),
+    [
+        ("/v1/completions", {"prompt": "x"}, [_ENDLESS_USAGE]),
+        ("/v1/completions", {"prompt": "x"}, [_ENDLESS_USAGE[:9], _ENDLESS_USAGE[9:]]),
+        ("/v1/completions", {"prompt": "x", "stream": True}, [b"data: %b\n\n" % _ENDLESS_USAGE]),
+        ("/generate", {"text": "x"}, [b'{"meta_info": {"completion_tokens": %b}}' % _ENDLESS]),
+        (
+            "/v1/responses",
+            {"input": "x", "background": True},
+            [b'{"id": "resp_1", "status": "completed", "usage": {"output_tokens": %b}}' % _ENDLESS],
+        ),
+    ],
+)
+async def test_a_report_that_no_number_can_hold_is_none(
+    path: str, request_fields: dict[str, Any], chunks: list[bytes]
+) -> None:
+    """An app's own figure is not believed beyond reason, and those who wait do not pay for it."""
+    async with bed(default_tenant={"max_concurrency": 1}) as b:
+        b.app.chunks = chunks
+        b.app.go.clear()
+        requests = [b.send(request_fields, path=path) for _ in range(2)]
+        await until(lambda: b.runtime.statistics().queued == 1)
+        b.app.go.set()
+        assert [(await request).status_code for request in requests] == [200, 200]
+        assert b.runtime.faults.count == 0
+        assert b.runtime.statistics().running == 0
+
+
 async def test_a_hook_that_raises_is_dropped_and_admission_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """Telemetry never decides the fate of a request."""
     async with bed() as b:

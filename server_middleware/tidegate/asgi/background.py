@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tidegate.asgi.classify import segments
+from tidegate.asgi.readers import token_count
 from tidegate.asgi.types import Message, Scope, Send
 from tidegate.asgi.unseen import Surplus
 from tidegate.core.decisions import Ending, InstanceStatistics
@@ -174,8 +175,4 @@ def _of_response(response: dict[str, Any]) -> Seen:
     ending = _END_OF.get(status) if isinstance(status, str) else None
     usage = response.get("usage")
     counts = usage if isinstance(usage, dict) else {}
-    return Seen(ending, _count(counts.get("input_tokens")), _count(counts.get("output_tokens")))
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return Seen(ending, token_count(counts.get("input_tokens")), token_count(counts.get("output_tokens")))

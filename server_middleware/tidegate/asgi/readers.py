@@ -14,6 +14,7 @@ from tidegate.asgi.classify import Dialect
 _TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal")
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
 _MOST_SEQUENCES = 4096
+MOST_TOKENS = 10**9  # no answer has more; and figures of hundreds of digits do not even fit into a float
 
 
 class Tokens:
@@ -80,7 +81,7 @@ class Tokens:
     def report(self, prompt: object, output: object) -> None:
         """Takes over the engine's usage; a figure that is missing keeps its earlier value."""
         before = self.usage or (None, None)
-        after = (_count(prompt, before[0]), _count(output, before[1]))
+        after = (token_count(prompt, before[0]), token_count(output, before[1]))
         if after != (None, None):
             self.usage = after
 
@@ -88,8 +89,9 @@ class Tokens:
 Reader = Callable[[Tokens, Mapping[str, Any]], None]
 
 
-def _count(value: object, otherwise: int | None) -> int | None:
-    return value if type(value) is int and value >= 0 else otherwise
+def token_count(value: object, otherwise: int | None = None) -> int | None:
+    """A number of tokens as somebody reports it, where it can be one."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else otherwise
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -182,9 +184,9 @@ def _sglang(tokens: Tokens, event: Mapping[str, Any]) -> None:
         _tgi(tokens, event)
         return
     key = event.get("index", meta.get("id"))
-    total = meta.get("completion_tokens")
+    total = token_count(meta.get("completion_tokens"))
     if (
-        type(total) is int
+        total is not None
         and isinstance(key, (int, str, type(None)))
         and len(tokens.per_sequence) < _MOST_SEQUENCES
     ):

@@ -11,7 +11,9 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from tidegate.asgi.readers import CUT, Tokens
+from tidegate.asgi.readers import CUT, MOST_TOKENS, Tokens
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
 class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -36,8 +38,8 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)]
-    completion_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    prompt_tokens: _Count
+    completion_tokens: _Count
 
 
 class _Ended(msgspec.Struct, gc=False):
