@@ -131,6 +131,58 @@ def test_an_engine_that_says_it_is_idle_is_believed_for_longer() -> None:
     assert stalled_signal(running=3, waiting=0).state(T0 + 7) is State.STALLED
 
 
+DEAD: dict[str, Any] = {
+    "kv_usage": 0.0,
+    "generation_tokens": 0.0,
+    "prompt_tokens": 0.0,
+    "running": 0,
+    "waiting": 0,
+}
+
+
+def test_an_engine_that_hangs_before_its_first_token_is_stalled_too() -> None:
+    """Its counters were never seen to move; it says all along that it has nothing to do, and we wait."""
+    made = signal(**DEAD)
+    made.busy(3, T0)
+    made.take(Reading(**DEAD), 0.0, T0 + 29)
+    assert made.state(T0 + 29) is State.FRESH
+    made.take(Reading(**DEAD), 0.0, T0 + 31)
+    assert made.state(T0 + 31) is State.STALLED
+    made.take(Reading(**DEAD | {"running": 1}), 0.0, T0 + 32)
+    assert made.state(T0 + 32) is State.FRESH
+
+
+@pytest.mark.parametrize("untold", ["running", "generation_tokens"])
+def test_a_source_that_tells_too_little_is_never_called_stalled(untold: str) -> None:
+    """A level alone may stand still through a long answer."""
+    told = {name: figure for name, figure in DEAD.items() if name != untold}
+    made = signal(**told)
+    made.busy(3, T0)
+    made.take(Reading(**told), 0.0, T0 + 600)
+    assert made.state(T0 + 600) is State.FRESH
+
+
+def test_nobody_is_sent_into_an_engine_that_never_came_to_life() -> None:
+    """Who is in may hang; who comes later is told to come back, and starts once the engine moves."""
+    driver = Driver(wide())
+    driver.read(**DEAD)
+    driver.admit()
+    for _ in range(31):
+        driver.now += 1.0
+        driver.read(**DEAD)
+    late = driver.queue()
+    for _ in range(61):
+        assert driver.pass_s(1.0) == []
+        refused = driver.step.refusals
+        driver.read(**DEAD)
+        refused += driver.step.refusals
+        if refused:
+            break
+    assert [(refusal.ticket, refusal.reason) for refusal in refused] == [(late.ticket, Reason.WAIT_EXPIRED)]
+    waiting = driver.queue()
+    assert driver.read(**DEAD | {"running": 1, "generation_tokens": 1.0}) == [waiting.ticket]
+
+
 def test_counters_that_move_at_a_requests_end_say_nothing_of_a_stall() -> None:
     """Some engines count a whole answer at once; between two ends they stand still and are well."""
     made = signal(generation_tokens=5.0, running=3)

@@ -13,7 +13,8 @@ its own and never counts as a level of zero. States, the first that holds:
 An engine is judged stalled only where its counters have been seen to move while nothing ended: some count
 a request's tokens at its end, and stand still while it runs. One long prompt moves the level, not the
 counters, and is no stall either. One that says that it has nothing to do is believed for longer: the work
-may be with the app in front of it, or its caller may have been forgotten.
+may be with the app in front of it, or its caller may have been forgotten. It need not have counted before:
+an engine may hang before its first token.
 
 The gate closes at the high watermark and re-opens below the low one (hysteresis).
 """
@@ -163,10 +164,13 @@ class Signal:
         return min(still_s, busy_s) >= FROZEN_AFTER_S and now - self.progress_at < STALLED_AFTER_S
 
     def _is_stalled(self, now: float) -> bool:
-        if self.busy_since is None or self.reading is None or not self.is_counting:
+        if self.busy_since is None or self.reading is None:
+            return False
+        is_idle = _says_idle(self.reading)
+        if not (self.is_counting or (is_idle and self.reading.generation_tokens is not None)):
             return False
         quiet_since = max(self.alive_at, self.progress_at, self.busy_since)
-        after_s = STALLED_IDLE_AFTER_S if _says_idle(self.reading) else STALLED_AFTER_S
+        after_s = STALLED_IDLE_AFTER_S if is_idle else STALLED_AFTER_S
         return self.read_at - quiet_since >= after_s
 
 
