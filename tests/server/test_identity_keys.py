@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.test_identity import bearer, scope
 from tidegate.asgi.identity import IdentityOptions, Resolver
-from tidegate.asgi.keys import CachedKeys
+from tidegate.asgi.keys import ASK_AGAIN_S, CachedKeys, CannotTell
 from tidegate.asgi.tenant import TenantKeys
 
 HOURLY = TenantKeys(name="hourly", priority_class="vip")
@@ -92,22 +92,28 @@ async def test_a_broken_provider_leaves_the_last_answer_in_force(caplog: pytest.
     provider.now, provider.error = 200.0, RuntimeError("down")
     with caplog.at_level(logging.ERROR, "tidegate"):
         assert await keys.owner(hashed("k")) is HOURLY
-        assert await keys.owner(hashed("no")) is None
+        with pytest.raises(CannotTell):
+            await keys.owner(hashed("no"))
     assert hashed("k") not in caplog.text
     asked = len(provider.asked)
     await keys.owner(hashed("k"))
+    with pytest.raises(CannotTell):
+        await keys.owner(hashed("no"))
     assert len(provider.asked) == asked, "not asked again at once"
+    provider.now, provider.error = 200.0 + ASK_AGAIN_S, None
+    assert await keys.owner(hashed("no")) is None
 
 
 async def test_a_hanging_provider_is_given_up() -> None:
     """Within its time-out."""
     provider = Provider()
     provider.go.clear()
-    assert await provider.cached(timeout_s=0.01).owner(hashed("k")) is None
+    with pytest.raises(CannotTell):
+        await provider.cached(timeout_s=0.01).owner(hashed("k"))
 
 
 async def test_lookups_and_memory_are_bounded() -> None:
-    """Random keys neither pile up lookups nor entries."""
+    """Random keys neither pile up lookups nor entries; beyond the bound nothing can be told."""
     provider = Provider()
     keys = provider.cached(max_entries=3)
     provider.go.clear()
@@ -117,10 +123,52 @@ async def test_lookups_and_memory_are_bounded() -> None:
     assert len(provider.asked) == 2
     assert sum(task.done() for task in tasks) == 8
     provider.go.set()
-    await asyncio.gather(*tasks)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None)] * 2 + [CannotTell] * 8
+    provider.owners |= {hashed(f"y{number}"): HOURLY for number in range(20)}
     for number in range(20):
         await keys.owner(hashed(f"x{number}"))
-    assert len(keys._known) == 3
+        await keys.owner(hashed(f"y{number}"))
+    assert (len(keys._owners), len(keys._strangers), len(keys._failed)) == (3, 3, 0)
+
+
+async def test_strangers_push_no_owner_out() -> None:
+    """However many invented keys come between; and a key in use stays, whatever its age."""
+    provider = Provider()
+    keys = provider.cached(max_entries=3)
+    provider.owners |= {hashed(name): HOURLY for name in ("a", "b", "c")}
+    await keys.owner(hashed("k"))
+    for number in range(20):
+        await keys.owner(hashed(f"x{number}"))
+        await keys.owner(hashed("k"))
+        await keys.owner(hashed("abc"[number % 3]))
+    assert provider.asked.count(hashed("k")) == 1
+
+
+async def test_a_withdrawn_key_becomes_a_strangers() -> None:
+    """And the other way round."""
+    provider = Provider()
+    keys = provider.cached()
+    await keys.owner(hashed("k"))
+    provider.owners, provider.now = {hashed("no"): HOURLY}, 100.0
+    assert await keys.owner(hashed("k")) is None
+    assert await keys.owner(hashed("no")) is HOURLY
+    assert (len(keys._owners), len(keys._strangers)) == (1, 1)
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "api-key"])
+async def test_one_key_that_cannot_be_told_hides_no_other(header: str) -> None:
+    """A request may carry two."""
+    provider = Provider()
+    keys = provider.cached()
+    await keys.owner(hashed("k"))
+    provider.error = RuntimeError("down")
+    resolver = Resolver(
+        [], IdentityOptions(require_key=True), classes=["vip"], default_class="vip", keys=keys
+    )
+    assert (await resolver.identify(scope(bearer("other"), (header, "k")))).tenant == "hourly"
+    with pytest.raises(CannotTell):
+        await resolver.identify(scope(bearer("other")))
 
 
 async def test_the_resolver_asks_for_unknown_keys_only() -> None:

@@ -46,6 +46,7 @@ STATUS = {
     Reason.COST_ABOVE_BURST: 400,
     Reason.DRAINING: 503,
     Reason.GATE_FAULT: 503,
+    Reason.KEYS_UNAVAILABLE: 503,
 }
 
 

@@ -8,6 +8,9 @@ import pytest
 
 from tests.server.bed import Bed, bed
 from tidegate.asgi.faults import TRIP_COUNT
+from tidegate.asgi.keys import CachedKeys
+from tidegate.asgi.tenant import TenantKeys
+from tidegate.settings import Mode
 from tidegate.telemetry.events import EventKind
 
 LOCKED: dict[str, Any] = {"identity": {"require_key": True}, "tenants": [{"name": "ours", "keys": ["sk-1"]}]}
@@ -41,6 +44,27 @@ async def test_who_cannot_be_told_apart_is_not_let_in(monkeypatch: pytest.Monkey
         for _ in range(TRIP_COUNT + 1):
             assert await statuses(gate) == (503, 503)
         assert gate.app.started == 0
+
+
+@pytest.mark.parametrize("mode", ["enforce", "off", "shadow"])
+async def test_a_provider_that_cannot_be_asked_refuses_for_now(mode: Mode) -> None:
+    """Nobody has said that the key is wrong: 503 and when to come back, never 401; and it is no fault."""
+
+    async def lookup(digest: str) -> TenantKeys | None:
+        raise ConnectionError("the database is down")
+
+    async with bed(**LOCKED) as gate:
+        gate.runtime.door._around.builder._resolver._keys = CachedKeys(
+            lookup, clock=gate.runtime._parts.clock
+        )
+        gate.gate.mode = mode
+        answer = await gate.post(headers={"x-api-key": "never seen"})
+        assert answer.status_code == (200 if mode == "shadow" else 503)
+        if mode != "shadow":
+            assert answer.json()["error"]["reason"] == "keys_unavailable"
+            assert 1 <= int(answer.headers["retry-after-ms"]) / 1000 <= 2
+        assert await statuses(gate) == (200, 200 if mode == "shadow" else 401)
+        assert gate.count(EventKind.FAULT) == 0
 
 
 async def test_switched_off() -> None:

@@ -18,6 +18,7 @@ from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keepalive import KeepAliveOptions, KeptStream
+from tidegate.asgi.keys import CannotTell
 from tidegate.asgi.reading import BytesHeld, NoRoom
 from tidegate.asgi.replies import Replier, problem_reason
 from tidegate.asgi.surroundings import Surroundings
@@ -26,6 +27,7 @@ from tidegate.core.decisions import Admit, Ask, Queued, Reason, Refuse
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 TOO_LARGE = "The request body is larger than {bytes} bytes (body.max_bytes)."
+KEYS_RETRY_S = 1.0  # and at random up to twice that
 NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or 'x-api-key'."
 
 
@@ -69,7 +71,10 @@ class Admission:
         """
         if self.is_draining:
             raise self._way_out(arrival, self._room.draining())
-        caller = arrival.caller or await self._builder.identify(arrival.scope)
+        try:
+            caller = arrival.caller or await self._builder.identify(arrival.scope)
+        except CannotTell:
+            raise self._way_out(arrival, self.untold()) from None
         if caller is None:
             raise self._bad_request(401, NO_KEY, arrival)
         arrival.tenant, arrival.priority_class = caller.tenant, caller.priority_class
@@ -103,6 +108,11 @@ class Admission:
             request_id=reply.request_id,
         )
         return Denied(reply)
+
+    def untold(self) -> Refuse:
+        """What a caller is told whose key cannot be checked now."""
+        wait_s = KEYS_RETRY_S * (1 + self._room.chance())
+        return Refuse(ticket=0, reason=Reason.KEYS_UNAVAILABLE, scope="request", retry_after_s=wait_s)
 
     def rejected(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Denied:
         """A request that is wrong by itself, counted and put into words."""

@@ -72,7 +72,11 @@ class AskBuilder:
         )
 
     async def identify(self, scope: Scope) -> Caller | None:
-        """Who asks; `None`: the caller has no configured key, and one is required."""
+        """Who asks; `None`: the caller has no configured key, and one is required.
+
+        Raises:
+            CannotTell: one is required, and whether this is one cannot be told now.
+        """
         caller = await self._resolver.identify(scope)
         return caller if self._resolver.is_allowed(caller) else None
 

@@ -13,6 +13,7 @@ from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.faults import FaultPolicy
+from tidegate.asgi.keys import CannotTell
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
 from tidegate.asgi.surroundings import Surroundings
@@ -95,6 +96,9 @@ class Door:
             return True
         try:
             arrival.caller = await self._around.builder.identify(arrival.scope)
+        except CannotTell:
+            await self._answer(arrival, self._admission.denied(arrival, self._admission.untold()))
+            return False
         except Exception as error:  # noqa: BLE001 - who cannot be told apart is not let in
             self._record(error)
             await self._answer(arrival, self._gate_fault(arrival))

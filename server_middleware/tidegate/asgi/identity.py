@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from tidegate.asgi.addresses import UNIX, TrustedProxies, parse_network
 from tidegate.asgi.classify import segments
 from tidegate.asgi.credentials import by_digest, digests
-from tidegate.asgi.keys import CachedKeys
+from tidegate.asgi.keys import CachedKeys, CannotTell
 from tidegate.asgi.proofs import Proofs
 from tidegate.asgi.tenant import Caller, TenantKeys
 from tidegate.asgi.types import Headers, Scope, header_lines
@@ -118,13 +118,24 @@ class Resolver:
         return self._finished(scope, self._recognised(scope))
 
     async def identify(self, scope: Scope) -> Caller:
-        """As `resolve`, but asks the provider of keys, if there is one, about an unknown credential."""
+        """As `resolve`, but asks the provider of keys, if there is one, about an unknown credential.
+
+        Raises:
+            CannotTell: a key is required, and the provider cannot be asked about this one.
+        """
         caller = self._recognised(scope)
         if self._keys is not None and not caller.is_configured and caller.credential_hash is not None:
+            untold: CannotTell | None = None
             for digest in digests(scope.get("headers", ())):
-                owner = await self._keys.owner(digest.hex())
+                try:
+                    owner = await self._keys.owner(digest.hex())
+                except CannotTell as error:
+                    untold = error
+                    continue
                 if owner is not None:
                     return self._finished(scope, self._owned(owner, digest))
+            if untold is not None and self.requires_key:
+                raise untold
         return self._finished(scope, caller)
 
     def _recognised(self, scope: Scope) -> Caller:

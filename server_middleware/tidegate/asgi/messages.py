@@ -51,6 +51,10 @@ _TEXTS: dict[Reason, tuple[str, str]] = {
         "该请求的开销超过您的配额单次允许的上限。",
     ),
     Reason.DRAINING: ("The server is shutting down.", "服务器正在关闭。"),
+    Reason.KEYS_UNAVAILABLE: (
+        "API keys cannot be checked at the moment.",
+        "暂时无法验证 API 密钥。",
+    ),
     Reason.GATE_FAULT: (
         "Admission control has failed and is set to stay closed.",
         "准入控制出现故障，且配置为保持关闭。",

@@ -34,6 +34,7 @@ _FIXED_STATUS: dict[Reason, int] = {
     Reason.DRAINING: 503,
     Reason.ASLEEP: 503,
     Reason.GATE_FAULT: 503,
+    Reason.KEYS_UNAVAILABLE: 503,
 }
 _Wishes = dict[bytes, str]
 _WISHES = frozenset({b"accept", b"accept-language", b"x-request-id", b"prefer"})

@@ -123,6 +123,10 @@ class WaitingRoom:
         """A wait without a slot, drawn for each caller so that a whole queue does not come back as one."""
         return UNBOOKED_LEAST_S + (UNBOOKED_MOST_S - UNBOOKED_LEAST_S) * self._uniform()
 
+    def chance(self) -> float:
+        """A draw from [0, 1), that callers may not come back as one."""
+        return self._uniform()
+
     def outlook(self, ticket: int) -> tuple[int, float | None] | None:
         """A waiting ticket's position and estimated wait in seconds; `None` when it does not wait.
 

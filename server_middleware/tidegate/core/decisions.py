@@ -43,6 +43,7 @@ class Reason(str, Enum):
     PROMPT_TOO_LARGE = "prompt_too_large"  # can never fit: permanent
     COST_ABOVE_BURST = "cost_above_burst"  # above the tenant's burst: permanent
     DRAINING = "draining"  # the server is stopping (said by the shell)
+    KEYS_UNAVAILABLE = "keys_unavailable"  # the provider of keys cannot be asked (said by the shell)
     GATE_FAULT = "gate_fault"  # the gate itself failed and may not open (said by the shell)
 
 
