@@ -35,7 +35,7 @@ class TwoRanks(Level):
 )
 def test_the_rank_header_is_a_whole_number_or_nothing(value: bytes, rank: str | None) -> None:
     """A malformed header is no header, as for the engine."""
-    assert said({"headers": [(b"x-data-parallel-rank", value)]}).rank == rank
+    assert said([(b"x-data-parallel-rank", value)]).rank == rank
 
 
 async def test_a_named_rank_waits_for_its_own_room_and_holds_nobody_else_back() -> None:

@@ -14,7 +14,7 @@ from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Reply
 from tidegate.asgi.said import Said
 from tidegate.asgi.tenant import Caller
-from tidegate.asgi.types import Receive, Scope, Send
+from tidegate.asgi.types import HeaderList, Receive, Scope, Send
 
 
 class CallerLeft(Exception):
@@ -35,9 +35,16 @@ class Bypass(Exception):
 
 @dataclass(slots=True)
 class Arrival:
-    """A guarded request; `at` is the instant of its arrival, `said` what its caller says of it."""
+    """A guarded request.
+
+    Args:
+        lines: those of its headers that anything of ours reads.
+        at: the instant of its arrival.
+        said: what its caller says of it.
+    """
 
     scope: Scope
+    lines: HeaderList
     route: Route
     watch: DisconnectWatch
     receive: Receive

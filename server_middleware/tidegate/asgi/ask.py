@@ -6,21 +6,22 @@ nothing. Every figure that leaves it is in tokens, bytes or seconds on the monot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidegate.asgi.arrival import Arrival
-from tidegate.asgi.body import Body, read_body, uncounted
+from tidegate.asgi.body import Body, uncounted
 from tidegate.asgi.classify import Dialect
-from tidegate.asgi.cost import Cost, unparsed
+from tidegate.asgi.cost import unparsed
 from tidegate.asgi.examine import Examined, examine, examine_off_loop
-from tidegate.asgi.fields import FieldPolicy
+from tidegate.asgi.fields import FieldPolicy, names_priority
 from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.media import MediaPrices
 from tidegate.asgi.said import Said
-from tidegate.asgi.types import Headers, Scope, with_content_length
+from tidegate.asgi.sieve import Sieve
+from tidegate.asgi.types import HeaderList, Headers, Message, Scope, content_length, with_content_length
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.core.decisions import Ask
 from tidegate.settings import Settings
@@ -54,8 +55,8 @@ class AskBuilder:
     def __init__(
         self, settings: Settings, clock: Callable[[], float], keys: CachedKeys | None = None
     ) -> None:
-        self._body = settings.body
         self.max_body_bytes = settings.body.max_bytes
+        self._body_timeout_s = settings.body.timeout_s
         self.rejects_oversize = settings.body.oversize == "reject"
         self._keeps_alive = settings.keepalive.after_s is not None
         self._media = MediaPrices()
@@ -63,6 +64,8 @@ class AskBuilder:
         self._fields_of = {row.name: row.fields for row in settings.tenants if row.fields is not None}
         self._flex_class = settings.identity.flex_class
         self._clock = clock
+        self._sieve = Sieve(settings.identity)
+        self.asks_about_keys = keys is not None
         self._resolver = Resolver(
             settings.tenant_keys(),
             settings.identity,
@@ -71,13 +74,22 @@ class AskBuilder:
             keys=keys,
         )
 
-    async def identify(self, scope: Scope) -> Caller | None:
-        """Who asks; `None`: the caller has no configured key, and one is required.
+    def lines(self, scope: Scope) -> HeaderList:
+        """The header lines that matter here."""
+        return self._sieve.lines(scope.get("headers", _NO_HEADERS))
+
+    def recognise(self, arrival: Arrival) -> Caller | None:
+        """Who asks, by what is known here; `None`: a configured key is required, and there is none."""
+        caller = self._resolver.resolve(_for_identity(arrival))
+        return caller if self._resolver.is_allowed(caller) else None
+
+    async def identify(self, arrival: Arrival) -> Caller | None:
+        """As `recognise`, but asks the provider of keys too, where there is one (`asks_about_keys`).
 
         Raises:
-            CannotTell: one is required, and whether this is one cannot be told now.
+            CannotTell: a configured key is required, and whether this is one cannot be told now.
         """
-        caller = await self._resolver.identify(scope)
+        caller = await self._resolver.identify(_for_identity(arrival))
         return caller if self._resolver.is_allowed(caller) else None
 
     @property
@@ -94,21 +106,29 @@ class AskBuilder:
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
-    async def read_body(self, arrival: Arrival, arrived: Callable[[int], None] | None) -> Body:
-        """Read the body within its bounds; `arrived` is told the size of each part.
+    def begin_body(
+        self, arrival: Arrival, arrived: Callable[[int], None] | None
+    ) -> tuple[Body, Awaitable[Message] | None]:
+        """The body as far as it has come, and what is to be awaited by `finish_body`, if anything.
 
-        Without it (shadow mode) the body may take its time, as without a gate.
+        Args:
+            arrived: told the size of each part. Without it (shadow mode) the body may take its time, as
+                without a gate.
+        """
+        body = Body(arrival.watch.receive, content_length(arrival.lines))
+        return body, body.begin(self.max_body_bytes, arrived or uncounted)
+
+    async def finish_body(
+        self, body: Body, waiting: Awaitable[Message], arrived: Callable[[int], None] | None
+    ) -> None:
+        """Read the rest within its bounds.
 
         Raises:
             BodyTimeout: it did not arrive in time.
         """
-        return await read_body(
-            arrival.watch.receive,
-            headers=arrival.scope.get("headers", _NO_HEADERS),
-            max_bytes=self._body.max_bytes,
-            timeout_s=self._body.timeout_s if arrived is not None else UNBOUNDED_S,
-            clock=self._clock,
-            arrived=arrived or uncounted,
+        timeout_s = self._body_timeout_s if arrived is not None else UNBOUNDED_S
+        await body.finish(
+            waiting, self.max_body_bytes, arrived or uncounted, timeout_s=timeout_s, clock=self._clock
         )
 
     def build(
@@ -127,7 +147,7 @@ class AskBuilder:
             examined = examine(body.data, arrival.route, policy)
         else:
             examined = Examined(unparsed(body.size_bytes))
-        return self._built(room, caller, arrival, body, examined, changes)
+        return self._built(room, caller, arrival, body, examined, policy if changes else None)
 
     async def build_off_loop(
         self, room: WaitingRoom, caller: Caller, arrival: Arrival, body: Body, *, changes: bool = True
@@ -135,8 +155,9 @@ class AskBuilder:
         """As `build`, for a body so large that it is to be examined in a thread."""
         if not body.complete:
             return self.build(room, caller, arrival, body, changes=changes)
-        examined = await examine_off_loop(body.data, arrival.route, self._policy(caller))
-        return self._built(room, caller, arrival, body, examined, changes)
+        policy = self._policy(caller)
+        examined = await examine_off_loop(body.data, arrival.route, policy)
+        return self._built(room, caller, arrival, body, examined, policy if changes else None)
 
     def _policy(self, caller: Caller) -> FieldPolicy:
         return self._fields_of.get(caller.tenant, self._fields)
@@ -148,25 +169,14 @@ class AskBuilder:
         arrival: Arrival,
         body: Body,
         examined: Examined,
-        changes: bool,
+        policy: FieldPolicy | None,
     ) -> Asked:
-        digest = body.digest() if body.complete and arrival.said.was_here_before else None
-        if changes:
-            _change(arrival, body, examined.data, self._policy(caller))
-        if examined.cost.service_tier == "flex":
+        route, words, cost = arrival.route, arrival.said, examined.cost
+        digest = body.digest() if words.was_here_before and body.complete else None
+        if policy is not None:
+            _change(arrival, body, examined.data, policy)
+        if cost.service_tier == "flex":
             caller = self._resolver.lowered(caller, self._flex_class)
-        return self._asked(room, caller, arrival, examined.cost, body.size_bytes, digest)
-
-    def _asked(
-        self,
-        room: WaitingRoom,
-        caller: Caller,
-        arrival: Arrival,
-        cost: Cost,
-        body_bytes: int,
-        digest: bytes | None,
-    ) -> Asked:
-        route, words = arrival.route, arrival.said
         tenant, model = caller.tenant, cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
         other = cost.token_ids + text
@@ -186,7 +196,7 @@ class AskBuilder:
             sequences=cost.sequences,
             generates=route.generates,
             length_key=(model, cost.length_hint, tenant),
-            body_bytes=body_bytes,
+            body_bytes=body.size_bytes,
             latest_start_at=latest_start_at,
             deadline_at=deadline_at,
             identity=words.key or (None if digest is None else digest.hex()),
@@ -223,8 +233,15 @@ class AskBuilder:
         )
 
 
+def _for_identity(arrival: Arrival) -> Scope:
+    """Of the scope, what tells who asks."""
+    return {"client": arrival.scope.get("client"), "headers": arrival.lines}
+
+
 def _change(arrival: Arrival, body: Body, data: bytes | None, policy: FieldPolicy) -> None:
     """Put what the policy left of the request in its place."""
+    if data is None and not names_priority(arrival.lines):
+        return
     given: Headers = arrival.scope.get("headers", _NO_HEADERS)
     headers = policy.headers(given) or given
     if data is not None:

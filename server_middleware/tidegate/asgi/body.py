@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import CoroutineType, TracebackType
 from typing import Literal
 
@@ -45,7 +45,14 @@ class BodyTimeout(Exception):
 
 
 class Body:
-    """What was read, and the `receive` with which the app reads it again."""
+    """What was read, and the `receive` with which the app reads it again.
+
+    Args:
+        receive: the server's own.
+        declared_bytes: its `content-length`.
+    """
+
+    __slots__ = ("_messages", "_receive", "complete", "declared_bytes", "disconnected", "read_bytes")
 
     def __init__(self, receive: Receive, declared_bytes: int | None) -> None:
         self._receive = receive
@@ -91,6 +98,54 @@ class Body:
             return self._messages.popleft()
         return await self._receive()
 
+    def begin(self, max_bytes: int, arrived: Callable[[int], None]) -> Awaitable[Message] | None:
+        """Takes what has come along with the headers, which as a rule is all.
+
+        Args:
+            max_bytes: nothing beyond it is buffered, but for the message that crosses it; a body declared
+                larger is not read at all.
+            arrived: told the size of each part; what it raises ends the reading.
+
+        Returns:
+            What is still to be awaited by `finish`; `None`: nothing.
+        """
+        if self.declared_bytes is not None and self.declared_bytes > max_bytes:
+            return None
+        waiting = self._receive()
+        if not isinstance(waiting, CoroutineType):
+            return waiting
+        begun: Begun[Message] = Begun(waiting)
+        if not begun.is_done:
+            return begun
+        return None if self.take(begun.result, max_bytes, arrived) else self._receive()
+
+    async def finish(
+        self,
+        waiting: Awaitable[Message],
+        max_bytes: int,
+        arrived: Callable[[int], None],
+        *,
+        timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """Reads the rest.
+
+        Args:
+            waiting: as `begin` returned it.
+            max_bytes, arrived: as for `begin`.
+            timeout_s: for all of it, from now on.
+            clock: monotonic seconds.
+
+        Raises:
+            BodyTimeout: it did not arrive in time.
+        """
+        deadline_at = clock() + timeout_s
+        async with _Deadline(timeout_s):
+            while not self.take(await waiting, max_bytes, arrived):
+                if clock() > deadline_at:
+                    raise BodyTimeout(timeout_s)
+                waiting = self._receive()
+
     def take(self, message: Message, max_bytes: int, arrived: Callable[[int], None]) -> bool:
         """Buffers a message; `True` when nothing more is to be read.
 
@@ -135,23 +190,10 @@ async def read_body(
     Raises:
         BodyTimeout: the body did not arrive in time.
     """
-    declared_bytes = content_length(headers)
-    body = Body(receive, declared_bytes)
-    if declared_bytes is not None and declared_bytes > max_bytes:
-        return body
-    waiting = receive()
-    if isinstance(waiting, CoroutineType):
-        waiting = Begun(waiting)
-        if waiting.is_done:  # as a rule; then no deadline need be set
-            if body.take(await waiting, max_bytes, arrived):
-                return body
-            waiting = receive()
-    deadline_at = clock() + timeout_s
-    async with _Deadline(timeout_s):
-        while not body.take(await waiting, max_bytes, arrived):
-            if clock() > deadline_at:
-                raise BodyTimeout(timeout_s)
-            waiting = receive()
+    body = Body(receive, content_length(headers))
+    waiting = body.begin(max_bytes, arrived)
+    if waiting is not None:
+        await body.finish(waiting, max_bytes, arrived, timeout_s=timeout_s, clock=clock)
     return body
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tidegate.asgi.tenant import TenantKeys
 from tidegate.asgi.types import Headers
 
-_NAMES = frozenset({b"authorization", b"x-api-key", b"api-key"})
+NAMES = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
@@ -22,7 +22,7 @@ def credentials(headers: Headers) -> list[bytes]:
     seen: list[bytes] = []
     for name, value in headers:
         key = name.lower()
-        if key not in _NAMES or key in seen:
+        if key not in NAMES or key in seen:
             continue
         seen.append(key)
         if key != b"authorization":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tidegate.asgi.types import Message, Receive
@@ -27,6 +27,8 @@ class DisconnectWatch:
         on_gone: called once, when the caller's disconnect has been seen.
     """
 
+    __slots__ = ("_ahead", "_pending", "_receive", "_told", "failure", "is_gone", "on_gone")
+
     def __init__(self, receive: Receive, on_gone: Callable[[], None] | None = None) -> None:
         self._receive = receive
         self.on_gone = on_gone
@@ -37,20 +39,9 @@ class DisconnectWatch:
         self.failure: Exception | None = None
         """What the server's own `receive` has raised: it is for whoever stands around us."""
 
-    async def receive(self) -> Message:
+    def receive(self) -> Coroutine[Any, Any, Message]:
         """The next message, in the server's order."""
-        if self._pending is None:
-            return await self._look()
-        if self._ahead:
-            return self._ahead.popleft()
-        if self._told is not None and not self._pending.done():
-            await _either(self._pending, self._told)
-        if self._told is not None and self._told.done() and not self._pending.done():
-            return {"type": "http.disconnect"}
-        message = await asyncio.shield(self._pending)
-        if message["type"] not in _GONE:  # a disconnect stays: it is the answer for ever after
-            self._pending = None
-        return message
+        return self._look() if self._pending is None else self._looked(self._pending)
 
     def start(self) -> None:
         """Begin to look ahead, so that a disconnect is seen even if nobody calls `receive`."""
@@ -88,6 +79,7 @@ class DisconnectWatch:
 
     def close(self) -> None:
         """The exchange is over: stop looking ahead."""
+        self.on_gone = None  # it points back to whoever holds this watch
         if self._pending is not None and not self._pending.done():
             self._pending.cancel()
 
@@ -102,6 +94,19 @@ class DisconnectWatch:
             self._ahead.append(message)
             self._pending = asyncio.ensure_future(self._look())
         return kept_bytes
+
+    async def _looked(self, pending: asyncio.Task[Message]) -> Message:
+        """What a look ahead has found or will find."""
+        if self._ahead:
+            return self._ahead.popleft()
+        if self._told is not None and not pending.done():
+            await _either(pending, self._told)
+        if self._told is not None and self._told.done() and not pending.done():
+            return {"type": "http.disconnect"}
+        message = await asyncio.shield(pending)
+        if message["type"] not in _GONE:  # a disconnect stays: it is the answer for ever after
+            self._pending = None
+        return message
 
     async def _look(self) -> Message:
         try:

@@ -7,13 +7,14 @@ none is refused for a fault of ours: nothing but a body that was lost while it w
 
 from __future__ import annotations
 
-from tidegate.asgi.admission import NO_KEY, Admission, Manners
+from tidegate.asgi.admission import NO_KEY, Admission
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.faults import FaultPolicy
 from tidegate.asgi.keys import CannotTell
+from tidegate.asgi.manners import Manners
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
 from tidegate.asgi.surroundings import Surroundings
@@ -33,6 +34,7 @@ class Door:
         self._mode = manners.mode
         self._admission = Admission(around, manners)
         self._requires_key = around.builder.requires_key
+        self._asks_about_keys = around.builder.asks_about_keys
         self._exchanges: dict[int, Exchange] = {}
 
     @property
@@ -47,7 +49,8 @@ class Door:
     async def enter(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one guarded request."""
         watch = DisconnectWatch(receive)
-        arrival = Arrival(scope, route, watch, watch.receive, send, self._around.clock(), said(scope))
+        lines = self._around.builder.lines(scope)
+        arrival = Arrival(scope, lines, route, watch, watch.receive, send, self._around.clock(), said(lines))
         try:
             if self._requires_key and not await self._has_key(arrival):
                 return
@@ -58,7 +61,10 @@ class Door:
                 await self._past_a_fault(arrival)
                 return
             try:
-                exchange = await self._admission.admitted(arrival)
+                if self._asks_about_keys and arrival.caller is None:
+                    await self._admission.ask_who(arrival)
+                caller = self._admission.at_the_door(arrival)
+                exchange = await self._admission.admitted(arrival, caller)
             except CallerLeft:
                 self._admission.say(EventKind.LEFT, arrival)
             except (Bypass, LetPass):
@@ -95,7 +101,7 @@ class Door:
         if self._mode() == "shadow":
             return True
         try:
-            arrival.caller = await self._around.builder.identify(arrival.scope)
+            arrival.caller = await self._around.builder.identify(arrival)
         except CannotTell:
             await self._answer(arrival, self._admission.denied(arrival, self._admission.untold()))
             return False

@@ -22,22 +22,24 @@ class Begun(Generic[T]):
         Exception: what the coroutine raised before it was suspended.
     """
 
-    __slots__ = ("_result", "_waits_for", "_work", "is_done")
+    result: T
+    """Once it is done."""
+
+    __slots__ = ("_waits_for", "_work", "is_done", "result")
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
         self._waits_for: Any = None
-        self._result: T | None = None
         self.is_done = False
         """Whether there was nothing to wait for."""
         try:
             self._waits_for = work.send(None)
         except StopIteration as end:
-            self._result, self.is_done = end.value, True
+            self.result, self.is_done = end.value, True
 
     def __await__(self) -> Generator[Any, Any, T]:
         if self.is_done:
-            return self._result  # type: ignore[return-value]
+            return self.result
         work, waits_for = self._work, self._waits_for
         try:
             while True:

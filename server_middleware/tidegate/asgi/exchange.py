@@ -9,77 +9,80 @@ the stream goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from types import CoroutineType
 
 from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.background import Seen
-from tidegate.asgi.cors import expose
-from tidegate.asgi.headers import quota_headers, server_timing
 from tidegate.asgi.identity import Caller
-from tidegate.asgi.metering import MOST_BYTES, MOST_CHUNKS, Meter
+from tidegate.asgi.metering import MOST_BYTES, Meter
+from tidegate.asgi.opening import opening
 from tidegate.asgi.surroundings import Surroundings
-from tidegate.asgi.types import App, HeaderList, Message
+from tidegate.asgi.telling import Telling
+from tidegate.asgi.types import App, Message
 from tidegate.core.decisions import Admit, Ending, Settlement
-from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
 SETTLED_S = 1.0  # so long after its start a request has surely reached the engine
 BLOCKED_AFTER_S = 1.0  # a send that takes longer than this has a reader too slow to drain
 _STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 _BUSY = frozenset({429, 503})
-_ALLOW_ORIGIN = b"access-control-allow-origin"
 
 
-class Exchange:
+class Exchange(Telling):
     """Runs the app under one lease and settles it."""
+
+    __slots__ = (
+        "_arrival",
+        "_caller",
+        "_has_body",
+        "_has_ended",
+        "_has_trailers",
+        "_is_blocked",
+        "_is_plain",
+        "_is_socket",
+        "_is_superseded",
+        "_look_at",
+        "_meter",
+        "_send",
+        "_sending",
+        "_sent_at",
+        "_spare_bytes",
+    )
 
     def __init__(
         self, around: Surroundings, arrival: Arrival, asked: Asked, admit: Admit, caller: Caller
     ) -> None:
-        self._around = around
-        self._clock = around.clock
-        self._asked = asked
-        self._admit = admit
+        super().__init__(around, asked.ask, admit)
+        self._arrival = arrival
         self._caller = caller
+        self._send = arrival.send
         self._meter = Meter(arrival.route, asked, around.builder.reported, around.on_fault)
         self._is_socket = arrival.scope["type"] == "websocket"
-        self._watch = arrival.watch
-        self._send = arrival.send
-        self._scope = arrival.scope
-        self._said = arrival.said
-        self._receive = arrival.receive
-        self._started_at = around.clock()
-        self._look_at = self._started_at  # when the next chunk is worth more than being set aside
-        self._status = 0
-        self._has_trailers = False
-        self._has_ended = False
-        self._has_body = False
-        self._is_blocked = False
         self._is_superseded = False
+        self._is_plain = not self._is_socket  # whether chunks in the middle just pass
+        self._look_at = self._started_at  # when the next chunk is worth more than being set aside
+        self._spare_bytes = MOST_BYTES  # of what may yet be set aside
+        self._has_trailers = self._has_ended = self._has_body = self._is_blocked = False
         self._sending: Awaitable[None] | None = None  # a coroutine shows by itself whether it has ended
         self._sent_at = 0.0
-        self._watch.on_gone = self._on_gone
-        if self._watch.is_gone:  # between the grant and now
-            self._on_gone()
-
-    @property
-    def ticket(self) -> int:
-        """The lease's ticket."""
-        return self._admit.ticket
+        watch = arrival.watch
+        watch.on_gone = self._tell_gone
+        if watch.is_gone:  # between the grant and now
+            self._tell_gone()
 
     @property
     def owes_an_answer(self) -> bool:
         """Superseded before the app answered, and the caller is still there: it is to be told."""
-        return self._is_superseded and not self._status and not self._watch.is_gone
+        return self._is_superseded and not self._status and not self._arrival.watch.is_gone
 
     async def run(self, app: App) -> None:
         """Run the app to its end; its own exceptions pass through untouched."""
-        ending = Ending.FAILED
+        arrival, ending = self._arrival, Ending.FAILED
         try:
-            await app(self._scope, self._receive, self.send)
-            if self._watch.is_gone or self._is_superseded or self._is_socket:
+            await app(arrival.scope, arrival.receive, self.send)
+            if arrival.watch.is_gone or self._is_superseded or self._is_socket:
                 ending = Ending.ABANDONED
         except (OSError, asyncio.CancelledError):
             ending = Ending.ABANDONED  # the server's ways of saying that the caller has gone
@@ -88,22 +91,22 @@ class Exchange:
             if not self.owes_an_answer:  # else it is the app's way of hearing that it was superseded
                 raise
         finally:
-            self._end(ending)
+            if not self._has_ended:
+                self._end(ending)
 
     def send(self, message: Message) -> Awaitable[None]:
         """The app's `send`: look, then pass on to the server's own `send`.
 
-        For a chunk in the middle, which must cost next to nothing, it is set aside and now and then
-        looked at.
+        A chunk in the middle, which must cost next to nothing, is set aside, and now and then all that
+        has been set aside is looked at.
         """
-        if message["type"] != "http.response.body" or not message.get("more_body") or self._is_superseded:
+        if not message.get("more_body") or not self._is_plain:
             return self._send_rest(message)
-        chunk = message.get("body")
         now = self._sent_at = self._clock()
-        if chunk:
-            uncounted = self._meter.uncounted
-            uncounted.append(chunk)
-            if now >= self._look_at or len(uncounted) >= MOST_CHUNKS or len(chunk) >= MOST_BYTES:
+        if chunk := message.get("body"):
+            self._meter.uncounted.append(chunk)
+            spare_bytes = self._spare_bytes = self._spare_bytes - len(chunk)
+            if now >= self._look_at or spare_bytes < 0:
                 self._look(now)
         sending = self._sending = self._send(message)
         return sending
@@ -134,13 +137,14 @@ class Exchange:
         finally:
             if self._is_blocked:
                 self._tell_blocked(False)
-        if self._is_last(kind, message) and not self._watch.is_gone:
+        if not self._has_ended and self._is_last(kind, message) and not self._arrival.watch.is_gone:
             self._end(self._whole())
 
     def cancel(self) -> None:
         """The work was superseded: the app hears that its caller has gone."""
         self._is_superseded = True
-        self._watch.tell()
+        self._is_plain = False
+        self._arrival.watch.tell()
 
     def streams_through(self, instant: float) -> bool:
         """Whether its answer was under way at that instant and after it: the engine had it then."""
@@ -156,36 +160,21 @@ class Exchange:
             self._look_at = now  # the next chunk shows that it no longer is
 
     def _on_start(self, message: Message) -> Message:
-        self._status = int(message["status"])
+        status = self._status = int(message["status"])
         self._has_trailers = bool(message.get("trailers", False))
-        if self._status in _BUSY:
-            self._emit(EventKind.UPSTREAM_BUSY, self._around.clock())
+        if status in _BUSY:
+            self._tell_busy()
         try:
-            self._around.builder.observed(self._caller, self._status)
+            self._around.builder.observed(self._caller, status)
         except Exception as error:  # noqa: BLE001 - the answer goes on
             self._around.on_fault("status", error)
-        headers: HeaderList = list(message.get("headers", ()))
-        if any(len(name) == len(_ALLOW_ORIGIN) and name.lower() == _ALLOW_ORIGIN for name, _ in headers):
-            headers = expose(headers)
-        headers += self._said.applied
-        options = self._around.reply
-        if options.server_timing:
-            headers.append(server_timing(self._admit.waited_s))
-        if options.quota_on_admitted and all(name.lower() != b"ratelimit" for name, _ in headers):
-            headers += self._quota_left(send_policy=options.expose_limits and options.send_policy)
-        return {**message, "headers": headers}
-
-    def _quota_left(self, *, send_policy: bool) -> HeaderList:
-        try:
-            left = self._around.room.gate.quota_left(self._asked.ask.tenant, self._clock())
-            return quota_headers(left, send_policy=send_policy)
-        except Exception as error:  # noqa: BLE001 - the answer goes on without them
-            self._around.on_fault("quota_left", error)
-            return []
+        return opening(
+            message, self._around, self._ask.tenant, self._admit.waited_s, self._arrival.said.applied
+        )
 
     def _on_first_byte(self, now: float) -> None:
         self._has_body = True
-        self._emit(EventKind.FIRST_BYTE, now)
+        self._tell_first_byte(now, self._meter.output_tokens)
 
     def _look(self, now: float) -> None:
         """Count what has been set aside, and tell the ledger how far the answer is."""
@@ -194,12 +183,10 @@ class Exchange:
         if not self._has_body:
             self._on_first_byte(now)
         self._meter.count()
+        self._spare_bytes = MOST_BYTES
         if now >= self._look_at:
             self._look_at = now + PROGRESS_INTERVAL_S
-            self._guarded("progress", self._tell_progress)
-
-    def _tell_progress(self, now: float) -> None:
-        self._around.room.gate.progress(self._admit.ticket, self._meter.output_tokens, now)
+            self._tell_progress(self._meter.output_tokens)
 
     def _is_last(self, kind: str, message: Message) -> bool:
         if kind in ("http.response.body", "websocket.http.response.body"):
@@ -215,69 +202,29 @@ class Exchange:
         return Ending.COMPLETED if 200 <= self._status < 300 else Ending.FAILED
 
     def _end(self, ending: Ending) -> None:
-        if self._has_ended:
-            return
         self._has_ended = True
         reader = self._meter.response
         if reader is not None:
             self._meter.count()
-        if reader is not None and reader.response_id is not None and 200 <= self._status < 300:
-            seen = reader.seen()
-            if seen.ending is None:
-                self._around.background.hold(reader.response_id, self._end_background)
-                return
-            ending = seen.ending
-        self._settle(self._meter.settlement(ending))
+            if reader.response_id is not None and 200 <= self._status < 300:
+                seen = reader.seen()
+                if seen.ending is None:
+                    self._around.background.hold(reader.response_id, self._end_background)
+                    return
+                ending = seen.ending
+        self._settle(self._meter.settlement(ending), self._meter.output_tokens)
 
     def _end_background(self, seen: Seen) -> None:
-        self._settle(
-            Settlement(
-                ending=seen.ending or Ending.ABANDONED,
-                prompt_tokens=seen.prompt_tokens,
-                output_tokens=seen.output_tokens,
-            )
+        settlement = Settlement(
+            ending=seen.ending or Ending.ABANDONED,
+            prompt_tokens=seen.prompt_tokens,
+            output_tokens=seen.output_tokens,
         )
-
-    def _settle(self, settlement: Settlement) -> None:
-        self._around.room.release(self._admit.ticket, settlement)
-        self._emit(EventKind.ENDED, self._around.clock(), settlement)
-
-    def _emit(self, kind: EventKind, now: float, settlement: Settlement | None = None) -> None:
-        if not self._around.hook.hears(kind):
-            return
-        ask = self._asked.ask
-        prompt = settlement.prompt_tokens if settlement else None
-        output = settlement.output_tokens if settlement else None
-        self._around.hook(
-            AdmissionEvent(
-                kind=kind,
-                ticket=self._admit.ticket,
-                tenant=ask.tenant,
-                priority_class=ask.priority_class,
-                instance=self._admit.instance,
-                waited_s=self._admit.waited_s,
-                duration_s=now - self._started_at,
-                prompt_tokens=ask.prompt_tokens if prompt is None else prompt,
-                output_tokens=self._meter.output_tokens if output is None else output,
-                status=self._status,
-            )
-        )
-
-    def _on_gone(self) -> None:
-        self._guarded("caller_gone", lambda now: self._around.room.gate.caller_gone(self.ticket, now))
+        self._settle(settlement, self._meter.output_tokens)
 
     def _tell_blocked(self, blocked: bool) -> None:
         self._is_blocked = blocked
-        self._guarded(
-            "sending_blocked",
-            lambda now: self._around.room.gate.sending_blocked(self.ticket, blocked, now),
-        )
-
-    def _guarded(self, where: str, operation: Callable[[float], None]) -> None:
-        try:
-            operation(self._around.clock())
-        except Exception as error:  # noqa: BLE001 - the stream goes on
-            self._around.on_fault(where, error)
+        self._tell_sending(blocked=blocked)
 
 
 async def _nothing() -> None:

@@ -56,7 +56,7 @@ class FieldPolicy(BaseModel):
         Raises:
             FieldProblem: the policy is to reject.
         """
-        if self.priority == "allow" or not any(name.lower() in PRIORITY_HEADERS for name, _ in headers):
+        if self.priority == "allow" or not names_priority(headers):
             return None
         if self.priority == "reject":
             raise FieldProblem("The engine's priority may not be set here: remove the header.", "priority")
@@ -108,6 +108,11 @@ class FieldPolicy(BaseModel):
                 f"at most {self.prompt_logprobs_max_tokens} are allowed here.",
                 field,
             )
+
+
+def names_priority(headers: Headers) -> bool:
+    """Whether the engine's priority is among the headers."""
+    return not PRIORITY_HEADERS.isdisjoint([name.lower() for name, _ in headers])
 
 
 def _parts(fields: Fields) -> list[tuple[str | None, Fields]]:

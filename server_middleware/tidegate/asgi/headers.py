@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import http_sf
 
@@ -35,8 +34,8 @@ _FINAL = (Reason.SUPERSEDED, Reason.PROMPT_TOO_LARGE, Reason.COST_ABOVE_BURST)
 _NO_STORE = (b"cache-control", b"no-store")
 _NO_WAIT = (b"server-timing", b"tidegate;dur=0.0")
 _RETRY = (b"x-should-retry", b"true")
-_UNITS = {"requests": ("qu", "requests"), "tokens": ("tidegate-unit", "tokens")}
-_SEATS = ("qu", "concurrent-requests")
+_UNITS = {"requests": b'qu="requests"', "tokens": b'tidegate-unit="tokens"'}
+_SEATS = b'qu="concurrent-requests"'
 
 
 def bound_name(reason: Reason) -> str:
@@ -82,18 +81,19 @@ def refusal_headers(
         send_policy: also send `RateLimit-Policy`.
     """
     milliseconds = retry_after_ms(refuse)
+    bound, reason = _said_of(refuse.reason)
     if milliseconds is None:
-        return [_NO_STORE, (b"x-should-retry", b"false"), reason_header(refuse.reason.value)]
+        return [_NO_STORE, (b"x-should-retry", b"false"), reason]
     seconds = -(-milliseconds // 1000)
     reset_after_s = milliseconds / 1000 if refuse.reset_after_s is None else refuse.reset_after_s
-    name, remaining = bound_name(refuse.reason), _floor(refuse.remaining)
+    remaining, reset_s = _floor(refuse.remaining), min(_ceil(reset_after_s), seconds)
     headers = [
         (b"retry-after", b"%d" % seconds),
         (b"retry-after-ms", b"%d" % milliseconds),
-        (b"ratelimit", _list(name, ("r", remaining), ("t", min(_ceil(reset_after_s), seconds)))),
+        (b"ratelimit", b"%b;r=%d;t=%d" % (bound, remaining, reset_s)),
         _NO_STORE,
         _RETRY,
-        reason_header(refuse.reason.value),
+        reason,
     ]
     if expose_limits and refuse.limit is not None:
         limit = _ceil(refuse.limit)
@@ -103,9 +103,15 @@ def refusal_headers(
             (b"x-ratelimit-reset", b"%d" % _ceil(wall_now_s + reset_after_s)),
         ]
         if send_policy:
-            unit = _UNITS.get(name, _SEATS)
-            headers.append((b"ratelimit-policy", _list(name, ("q", limit), unit)))
+            unit = _UNITS.get(bound_name(refuse.reason), _SEATS)
+            headers.append((b"ratelimit-policy", b"%b;q=%d;%b" % (bound, limit, unit)))
     return headers
+
+
+@lru_cache(maxsize=len(Reason))
+def _said_of(reason: Reason) -> tuple[bytes, tuple[bytes, bytes]]:
+    """The bound's name as a structured string, and the reason's line."""
+    return _name(bound_name(reason)), reason_header(reason.value)
 
 
 def quota_headers(left: Sequence[Left], *, send_policy: bool) -> HeaderList:
@@ -115,18 +121,18 @@ def quota_headers(left: Sequence[Left], *, send_policy: bool) -> HeaderList:
     """
     if not left:
         return []
-    items = [_list(row.name, ("r", _floor(row.remaining)), ("t", _ceil(row.reset_s))) for row in left]
+    items = [b"%b;r=%d;t=%d" % (_name(row.name), _floor(row.remaining), _ceil(row.reset_s)) for row in left]
     lines = [(b"ratelimit", b", ".join(items))]
     if send_policy:
-        policies = [_list(row.name, ("q", _ceil(row.limit)), _UNITS[row.name]) for row in left]
+        policies = [b"%b;q=%d;%b" % (_name(row.name), _ceil(row.limit), _UNITS[row.name]) for row in left]
         lines.append((b"ratelimit-policy", b", ".join(policies)))
     return lines
 
 
-@lru_cache(maxsize=1024)
-def _list(name: str, *parameters: tuple[str, int | str]) -> bytes:
-    item: Any = (name, dict(parameters))  # http-sf's types do not say that a list holds items
-    return http_sf.ser([item]).encode("ascii")
+@lru_cache(maxsize=64)
+def _name(name: str) -> bytes:
+    """As a structured string; integers stand there as they are, so lines are put together from it."""
+    return http_sf.ser(name).encode("ascii")
 
 
 def server_timing(waited_s: float) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ from tidegate.asgi.readers_fast import read_answer
 from tidegate.asgi.stream import OutputCounter
 from tidegate.core.decisions import Ending, Settlement
 
-MOST_CHUNKS, MOST_BYTES = 256, 64 * 1024  # no more is set aside than this before it is counted
+MOST_BYTES = 48 * 1024  # no more is set aside than this before it is counted
 _OPENAI = frozenset({Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS})
 
 

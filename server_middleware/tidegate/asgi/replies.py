@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from random import getrandbits
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,8 +40,7 @@ _WISHES = frozenset({b"accept", b"accept-language", b"x-request-id", b"prefer"})
 _JSON_TYPE = (b"content-type", b"application/json")
 _PROBLEM_TYPE = (b"content-type", PROBLEM_JSON.encode("ascii"))
 _VARY = (b"vary", b"Accept, Accept-Language")
-_ENGLISH = [(b"content-language", b"en"), _VARY]
-_CHINESE = [(b"content-language", b"zh"), _VARY]
+_ENGLISH, _CHINESE = (b"content-language", b"en"), (b"content-language", b"zh")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -65,8 +63,7 @@ class ReplyOptions(BaseModel):
     """Tell admitted callers in `RateLimit` what is left of their tenant's quota, where it has one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A complete answer; `request_id` is among its headers too."""
 
     status: int
@@ -99,13 +96,19 @@ def build_reply(
     form = _form(refusal_status(refuse.reason, options.saturation_status), wishes, route, is_refusal=True)
     body = refusal_body(form, refuse, retry_after_ms(refuse))
     request_id = _request_id(wishes)
-    lines = _first_lines(form, body, request_id)
-    lines += refusal_headers(
-        refuse, wall_now_s=wall_now_s, expose_limits=options.expose_limits, send_policy=options.send_policy
-    )
+    lines = [
+        *_first_lines(form, body, request_id),
+        *refusal_headers(
+            refuse,
+            wall_now_s=wall_now_s,
+            expose_limits=options.expose_limits,
+            send_policy=options.send_policy,
+        ),
+        _CHINESE if form.is_chinese else _ENGLISH,
+        _VARY,
+    ]
     if b"prefer" in wishes:
         lines += preference_applied(given)
-    lines += _CHINESE if form.is_chinese else _ENGLISH
     return Reply(form.status, lines + cors if cors else lines, body, request_id)
 
 
@@ -145,8 +148,8 @@ def _form(status: int, wishes: _Wishes, route: Route | None, *, is_refusal: bool
 
 def _request_id(wishes: _Wishes) -> str:
     """The caller's where it is short and plain, else a new one."""
-    given = wishes.get(b"x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+    given = wishes.get(b"x-request-id")
+    return f"{getrandbits(128):032x}" if given is None or not _REQUEST_ID.fullmatch(given) else given
 
 
 def _first_lines(form: Form, body: bytes, request_id: str) -> HeaderList:

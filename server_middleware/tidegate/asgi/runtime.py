@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate import processes
-from tidegate.asgi.admission import Manners
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.classify import RouteTable
@@ -24,6 +23,7 @@ from tidegate.asgi.drain import ShutdownListener
 from tidegate.asgi.faults import FaultPolicy
 from tidegate.asgi.headers import preference_applied
 from tidegate.asgi.keys import CachedKeys, KeyLookup
+from tidegate.asgi.manners import Manners
 from tidegate.asgi.operator import Operator
 from tidegate.asgi.replies import Replier
 from tidegate.asgi.surroundings import Surroundings

@@ -15,11 +15,10 @@ from tidegate.asgi.headers import (
     parse_read_timeout,
     preference_applied,
 )
-from tidegate.asgi.types import HeaderList, Headers, Scope, first_header
+from tidegate.asgi.types import HeaderList, Headers, first_header
 
-_NO_HEADERS: Headers = ()
 _LONGEST_RANK = 6
-_READ_HERE = frozenset(
+READ_HERE = frozenset(
     {b"idempotency-key", b"prefer", b"tidegate-attempt", b"x-data-parallel-rank"}
     | {b"x-stainless-read-timeout", b"x-stainless-retry-count"}
 )
@@ -54,9 +53,9 @@ class Said:
 _NOTHING = Said()
 
 
-def said(scope: Scope) -> Said:
-    """What the headers of this request say."""
-    lines: HeaderList = [line for line in scope.get("headers", _NO_HEADERS) if line[0] in _READ_HERE]
+def said(headers: Headers) -> Said:
+    """What the headers of a request say."""
+    lines: HeaderList = [line for line in headers if line[0] in READ_HERE]
     if not lines:
         return _NOTHING
     return Said(

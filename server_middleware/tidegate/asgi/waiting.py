@@ -232,15 +232,18 @@ class WaitingRoom:
         self._fail_waiters(where)
 
     def _apply(self, step: Step) -> None:
-        for grant in step.grants:
-            self._wake(grant)
-        for refusal in step.refusals:
-            self._wake(refusal)
-        for ticket in step.cancelled:
-            self._on_cancel(ticket)
-        if step.wants_reading:
+        _, grants, refusals, cancelled, wake_at, wants_reading = step
+        if grants or refusals or cancelled:
+            for grant in grants:
+                self._wake(grant)
+            for refusal in refusals:
+                self._wake(refusal)
+            for ticket in cancelled:
+                self._on_cancel(ticket)
+        if wants_reading:
             self._want_reading()
-        self._set_timer(step.wake_at)
+        if wake_at is not None or self._timer is not None:
+            self._set_timer(wake_at)
 
     def _wake(self, answer: Answer) -> None:
         future = self._waiters.get(answer.ticket)

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tidegate.telemetry.events import AdmissionEvent, EventKind
+from tidegate.telemetry.events import EventKind
+from tidegate.telemetry.rows import Row, Rows
 
 UNKNOWN_CLASS = "unknown"
 
@@ -45,9 +46,9 @@ class Bins:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
 
 
 class ClassSums:
@@ -71,33 +72,9 @@ class ClassSums:
         self.refused: Tally[str] = Tally()  # by reason
         self.wait, self.first_byte, self.duration = Bins(bounds), Bins(bounds), Bins(bounds)
 
-    def on_admitted(self, event: AdmissionEvent) -> None:
-        self.admitted += 1
-        self.wait.add(event.waited_s)
-
-    def on_refused(self, event: AdmissionEvent) -> None:
-        self.refused[event.reason] += 1
-
-    def on_first_byte(self, event: AdmissionEvent) -> None:
-        self.first_byte.add(event.duration_s)
-
-    def on_ended(self, event: AdmissionEvent) -> None:
-        self.ended[event.status] += 1
-        self.duration.add(event.duration_s)
-        self.prompt_tokens += event.prompt_tokens
-        self.output_tokens += event.output_tokens
-
-
-_ADDERS: dict[EventKind, Callable[[ClassSums, AdmissionEvent], None]] = {
-    EventKind.ADMITTED: ClassSums.on_admitted,
-    EventKind.REFUSED: ClassSums.on_refused,
-    EventKind.FIRST_BYTE: ClassSums.on_first_byte,
-    EventKind.ENDED: ClassSums.on_ended,
-}
-
 
 class Sums:
-    """The sums of all classes, under one lock.
+    """The sums of all classes; what comes is set aside as rows (see `rows.ROW_OF`) and added up at a look.
 
     Args:
         bounds: of the histograms.
@@ -107,25 +84,53 @@ class Sums:
         self._bounds = bounds
         self._by_class: dict[str, ClassSums] = {}
         self._lock = Lock()
-
-    def add(self, event: AdmissionEvent) -> bool:
-        """Adds an event of a request; `False` for one that is none."""
-        adder = _ADDERS.get(event.kind)
-        if adder is None:
-            return False
-        name = event.priority_class or UNKNOWN_CLASS
-        with self._lock:
-            sums = self._by_class.get(name)
-            if sums is None:
-                sums = self._by_class[name] = ClassSums(self._bounds)
-            adder(sums, event)
-        return True
+        self._rows = {
+            EventKind.ADMITTED: Rows(self._admitted, self._lock),
+            EventKind.REFUSED: Rows(self._refused, self._lock),
+            EventKind.FIRST_BYTE: Rows(self._first_bytes, self._lock),
+            EventKind.ENDED: Rows(self._ended, self._lock),
+        }
+        self.takers: dict[EventKind, Callable[[Row], None]] = {
+            kind: rows.append for kind, rows in self._rows.items()
+        }
+        """By kind of event: what takes its row."""
 
     def taken(self) -> dict[str, ClassSums]:
         """All of them, which are nobody else's from now on."""
+        for rows in self._rows.values():
+            rows.add_up()
         with self._lock:
             taken, self._by_class = self._by_class, {}
         return taken
+
+    def _of(self, name: str) -> ClassSums:
+        name = name or UNKNOWN_CLASS
+        sums = self._by_class.get(name)
+        if sums is None:
+            sums = self._by_class[name] = ClassSums(self._bounds)
+        return sums
+
+    def _admitted(self, rows: list[Row]) -> None:
+        for (name, waited_s), count in Tally(rows).items():  # most have waited for nothing
+            sums = self._of(name)
+            sums.admitted += count
+            sums.wait.add(waited_s, count)
+
+    def _refused(self, rows: list[Row]) -> None:
+        for (name, reason), count in Tally((name, reason) for _, name, reason, *_ in rows).items():
+            self._of(name).refused[reason] += count
+
+    def _first_bytes(self, rows: list[Row]) -> None:
+        for name, duration_s in rows:
+            self._of(name).first_byte.add(duration_s)
+
+    def _ended(self, rows: list[Row]) -> None:
+        for name, status, duration_s, prompt_tokens, output_tokens in rows:
+            sums = self._of(name)
+            sums.ended[status] += 1
+            sums.duration.add(duration_s)
+            sums.prompt_tokens += prompt_tokens
+            sums.output_tokens += output_tokens
 
 
 class BeforeScrape(Collector):

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from tidegate.telemetry.events import AdmissionEvent, EventKind
+from tidegate.telemetry.rows import ROW_OF, Row, Rows
 
 SLICE_S = 10.0
 SLICES = 6
@@ -20,23 +21,31 @@ NAMELESS = "unknown"
 class RefusedByTenant:
     """A hook that counts; `clock` is monotonic seconds."""
 
-    kinds = frozenset({EventKind.REFUSED})
+    kinds = frozenset({EventKind.REFUSED, EventKind.TICK})
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._slices: deque[tuple[int, Counter[str]]] = deque(maxlen=SLICES)
+        self._refused = Rows(self._take)
+        self.rows = {EventKind.REFUSED: self._refused.append}
 
     def __call__(self, event: AdmissionEvent) -> None:
+        if event.kind is EventKind.REFUSED:
+            self._refused.append(ROW_OF[event.kind](event))
+        self._refused.add_up()  # at each tick too: a row's slice is that in which it is added up
+
+    def _take(self, rows: list[Row]) -> None:
         number = int(self._clock() // SLICE_S)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, Counter()))
         counts = self._slices[-1][1]
-        name = event.tenant or NAMELESS
-        if name in counts or len(counts) < MOST_TENANTS:
-            counts[name] += 1
+        for tenant, count in Counter(row[0] or NAMELESS for row in rows).items():
+            if tenant in counts or len(counts) < MOST_TENANTS:
+                counts[tenant] += count
 
     def lately(self) -> dict[str, int]:
         """Refusals by tenant in the last fifty to sixty seconds."""
+        self._refused.add_up()
         oldest = int(self._clock() // SLICE_S) - SLICES
         total: Counter[str] = Counter()
         for number, counts in self._slices:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,8 @@ class EventKind(Enum):
     PROBE_FAILED = "probe_failed"
     SIGNAL = "signal"  # an instance's signal changed its state
     TICK = "tick"  # once a second, with a snapshot
+
+    __hash__ = object.__hash__  # each is the only one of its name; Enum's own takes a call in Python
 
 
 class AdmissionEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +68,26 @@ class AdmissionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Hook = Callable[[AdmissionEvent], None]
-"""Is called with every event; one with an attribute `kinds`, a set of `EventKind`, with those only."""
+"""Is called with every event; one with an attribute `kinds`, a set of `EventKind`, with those only.
+
+A hook of ours that only adds up has an attribute `rows` besides: by kind, what takes the bare row (see
+`rows.py`) that it is given instead of the event.
+"""
+
+Take = Callable[[tuple[Any, ...]], None]
 
 
 class Hooks:
-    """Fans one event out to every hook that wants it; with none it does nothing."""
+    """Fans one event out to every hook that wants it; with none it does nothing.
+
+    Four kinds come with every request. Of those, rows are told by `admitted`, `refused`, `first_byte` and
+    `ended`, and an event is made only where somebody `hears` it.
+    """
+
+    admitted: Take
+    refused: Take
+    first_byte: Take
+    ended: Take
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
         self._hooks: list[Hook] = list(hooks)
@@ -100,8 +118,30 @@ class Hooks:
         self._index()
 
     def _index(self) -> None:
-        wanted = [(hook, getattr(hook, "kinds", None)) for hook in self._hooks]
+        wanted = [(hook, getattr(hook, "kinds", None), getattr(hook, "rows", {})) for hook in self._hooks]
         self._listeners = {
-            kind: tuple(hook for hook, kinds in wanted if kinds is None or kind in kinds)
+            kind: tuple(
+                hook for hook, kinds, rows in wanted if kind not in rows and (kinds is None or kind in kinds)
+            )
             for kind in EventKind
         }
+
+        def takers(kind: EventKind) -> Take:
+            return _all_of([rows[kind] for _, _, rows in wanted if kind in rows])
+
+        self.admitted, self.refused = takers(EventKind.ADMITTED), takers(EventKind.REFUSED)
+        self.first_byte, self.ended = takers(EventKind.FIRST_BYTE), takers(EventKind.ENDED)
+
+
+def _all_of(takers: list[Take]) -> Take:
+    """One that tells them all."""
+
+    def tell(row: tuple[Any, ...]) -> None:
+        for take in takers:
+            try:
+                take(row)
+            except Exception:
+                logger.exception("Telemetry %r raised and was removed; admission goes on without it.", take)
+                takers.remove(take)
+
+    return tell

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
+from tidegate.telemetry.rows import ROW_OF, Row, Rows
 from tidegate.telemetry.summary import RefusalSummary, state
 
 SUMMARY_INTERVAL_S = 10.0
@@ -48,7 +49,8 @@ _LET_GO = {
     "crowded": "too many are held",
 }
 
-logger = _Ours(logging.getLogger("tidegate"), {})
+_details = logging.getLogger("tidegate")
+logger = _Ours(_details, {})
 
 
 class LogHook:
@@ -61,6 +63,8 @@ class LogHook:
             EventKind.REFUSED: RefusalSummary(),
             EventKind.SHADOWED: RefusalSummary("Shadow: would have held or refused"),
         }
+        self._refused = Rows(self._summaries[EventKind.REFUSED].take_rows)
+        self.rows = {EventKind.REFUSED: self._take_refused}
         self._statistics: Statistics | None = None  # of the last tick
         self._summary_due_at = clock()
         self._probe_failures: dict[str, str] = {}
@@ -88,21 +92,27 @@ class LogHook:
             writer(event)
 
     def _on_refused(self, event: AdmissionEvent) -> None:
-        self._summaries[EventKind.REFUSED].take(event)
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug(
-                "Refused %s of %s (class %s): %s after %.3f s, retry after %s s; %s",
-                event.request_id,
-                event.tenant or "unknown",
-                event.priority_class or "unknown",
-                event.reason,
-                event.waited_s,
-                "no" if event.retry_after_s is None else f"{event.retry_after_s:.3f}",
-                state(self._statistics or Statistics(is_open=True)),
-            )
+        self._take_refused(ROW_OF[event.kind](event))
+
+    def _take_refused(self, row: Row) -> None:
+        self._refused.append(row)
+        if not _details.isEnabledFor(logging.DEBUG):
+            return
+        tenant, priority_class, reason, waited_s, retry_after_s, request_id = row
+        logger.debug(
+            "Refused %s of %s (class %s): %s after %.3f s, retry after %s s; %s",
+            request_id,
+            tenant or "unknown",
+            priority_class or "unknown",
+            reason,
+            waited_s,
+            "no" if retry_after_s is None else f"{retry_after_s:.3f}",
+            state(self._statistics or Statistics(is_open=True)),
+        )
 
     def _on_tick(self, event: AdmissionEvent) -> None:
         self._statistics = event.statistics
+        self._refused.add_up()
         for instance in event.statistics.instances if event.statistics else ():
             if instance.capacity_disputed != (instance.name in self._disputed):
                 self._on_dispute(instance)

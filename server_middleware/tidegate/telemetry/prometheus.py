@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.batches import UNKNOWN_CLASS, BatchHistogram, BeforeScrape, Sums
 from tidegate.telemetry.events import AdmissionEvent, EventKind
+from tidegate.telemetry.rows import ROW_OF
 
 SIGNAL_STATES = ("fresh", "stale", "blind", "frozen", "stalled", "asleep")
 MODES = ("enforce", "shadow", "off")
@@ -29,6 +30,7 @@ class PrometheusHook:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._sums = Sums(WAIT_BUCKETS_S)
+        self.rows = self._sums.takers
         BeforeScrape(registry, self._hand_on)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -103,9 +105,10 @@ class PrometheusHook:
         self._ticks = 0
 
     def __call__(self, event: AdmissionEvent) -> None:
-        if self._sums.add(event):
-            return
-        if event.kind is EventKind.TICK and event.statistics is not None:
+        take = self.rows.get(event.kind)
+        if take is not None:
+            take(ROW_OF[event.kind](event))
+        elif event.kind is EventKind.TICK and event.statistics is not None:
             self._hand_on()
             self._mirror(event.statistics)
         else:

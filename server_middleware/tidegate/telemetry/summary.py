@@ -6,9 +6,11 @@ Law of this file: bounded, however many strangers are refused; names and figures
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent
+from tidegate.telemetry.rows import Row
 
 MOST_KINDS = 1_000  # told apart between two summaries
 SHOWN = 6
@@ -24,17 +26,21 @@ class RefusalSummary:
 
     def __init__(self, what: str = "Refused") -> None:
         self._what = what
-        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._counts: Counter[Row] = Counter()  # by tenant, class and reason
 
     def __bool__(self) -> bool:
         return bool(self._counts)
 
     def take(self, event: AdmissionEvent) -> None:
         """One more."""
-        kind = (event.tenant, event.priority_class, event.reason)
-        if kind not in self._counts and len(self._counts) >= MOST_KINDS:
-            kind = _OTHERS
-        self._counts[kind] += 1
+        self.take_rows([(event.tenant, event.priority_class, event.reason)])
+
+    def take_rows(self, rows: Sequence[Row]) -> None:
+        """More of them: rows that begin with tenant, class and reason."""
+        for kind, count in Counter(row[:3] for row in rows).items():
+            if kind not in self._counts and len(self._counts) >= MOST_KINDS:
+                kind = _OTHERS
+            self._counts[kind] += count
 
     def line(self, statistics: Statistics | None) -> str:
         """The summary so far; counting begins anew."""
