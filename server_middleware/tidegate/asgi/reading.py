@@ -1,12 +1,17 @@
 """The bytes of bodies that are being read: together with the queue's they have one bound.
 
 Law of this file: what counts is what has arrived, not what was declared, so nobody takes room by words
-alone; and whatever is counted is given back when the reading ends.
+alone; and whatever is counted is given back when the reading ends. A few large bodies that trickle in may
+fill the bound, but turn away only large ones: a small one takes no more than the server's own buffer of its
+connection does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+SMALL_BYTES = 64 * 1024
+SMALL_SHARE = 64  # or this part of the bound, where that is less
 
 
 class NoRoom(Exception):
@@ -24,6 +29,7 @@ class BytesHeld:
     def __init__(self, max_bytes: int, queued_bytes: Callable[[], int]) -> None:
         self._max_bytes = max_bytes
         self._queued_bytes = queued_bytes
+        self.small_bytes = min(SMALL_BYTES, max_bytes // SMALL_SHARE)
         self.held_bytes = 0
 
     def body(self) -> OneBody:
@@ -48,11 +54,11 @@ class OneBody:
         """A part has come.
 
         Raises:
-            NoRoom: it is too much for the bound.
+            NoRoom: it is too much for the bound, and the body is no small one.
         """
         self._bytes += part_bytes
         self._all.held_bytes += part_bytes
-        if self._all.is_over():
+        if self._bytes > self._all.small_bytes and self._all.is_over():
             raise NoRoom
 
     def end(self) -> None:
