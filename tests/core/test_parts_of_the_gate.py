@@ -152,6 +152,28 @@ def test_an_engine_that_hangs_before_its_first_token_is_stalled_too() -> None:
     assert made.state(T0 + 32) is State.FRESH
 
 
+def test_an_engine_that_hung_until_all_had_left_is_on_trial() -> None:
+    """The next one goes in alone, until a figure moves or an answer comes; before a stall nobody is."""
+    made = signal(**DEAD)
+    for leases, at in ((1, T0), (0, T0 + 20), (1, T0 + 21)):
+        made.busy(leases, at)
+        made.take(Reading(**DEAD), 0.0, at)
+    assert made.hung_since is None
+    made.take(Reading(**DEAD), 0.0, T0 + 52)
+    for leases, at in ((0, T0 + 52), (1, T0 + 60), (0, T0 + 61), (1, T0 + 62)):
+        made.busy(leases, at)
+        assert made.state(T0 + 53) is (State.STALLED if leases else State.FRESH)
+    made.take(Reading(**DEAD | {"running": 1}), 0.0, T0 + 63)
+    assert made.state(T0 + 63) is State.FRESH
+    made.busy(0, T0 + 64)
+    assert made.hung_since is None
+    made.busy(1, T0 + 64)
+    made.take(Reading(**DEAD | {"running": 0}), 0.0, T0 + 65)
+    made.take(Reading(**DEAD | {"running": 0}), 0.0, T0 + 99)
+    made.busy(0, T0 + 99, has_completed=True)
+    assert made.hung_since is None
+
+
 @pytest.mark.parametrize("untold", ["running", "generation_tokens"])
 def test_a_source_that_tells_too_little_is_never_called_stalled(untold: str) -> None:
     """A level alone may stand still through a long answer."""

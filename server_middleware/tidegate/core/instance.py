@@ -252,7 +252,7 @@ class Instance:
         lease = self.ledger.remove(ticket)
         self.prompt_counter.ended(lease, has_completed=has_completed)
         self.growth.ended(lease, self.signal.read_at, now)
-        self.signal.busy(len(self.ledger.leases), now)
+        self.signal.busy(len(self.ledger.leases), now, has_completed=has_completed)
         return lease
 
     def first_token(self, lease: Lease, now: float) -> None:

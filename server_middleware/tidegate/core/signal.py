@@ -14,7 +14,8 @@ An engine is judged stalled only where its counters have been seen to move while
 a request's tokens at its end, and stand still while it runs. One long prompt moves the level, not the
 counters, and is no stall either. One that says that it has nothing to do is believed for longer: the work
 may be with the app in front of it, or its caller may have been forgotten. It need not have counted before:
-an engine may hang before its first token.
+an engine may hang before its first token. One that has hung until all its callers had left is on trial: it is
+stalled again with the next lease, until something moves.
 
 The gate closes at the high watermark and re-opens below the low one (hysteresis).
 """
@@ -59,6 +60,7 @@ class Signal:
     progress_at: float = 0.0  # when one of our own streams last moved
     leases: int = 0
     busy_since: float | None = None  # since when leases have been running without a break
+    hung_since: float | None = None  # the same of the time before, where that ended in a stall
     held_at_reading: float = 0.0
     previous_waiting: int | None = None
     is_closed: bool = False  # hysteresis of the watermark
@@ -83,11 +85,15 @@ class Signal:
         self.previous_waiting = None if before is None else _waiting(before)
         self.reading, self.read_at, self.held_at_reading = reading, now, held
 
-    def busy(self, leases: int, now: float) -> None:
-        """How many leases run; told whenever that changes."""
+    def busy(self, leases: int, now: float, *, has_completed: bool = False) -> None:
+        """How many leases run; told whenever that changes, and whether the one that ended had its answer."""
         self.has_ended |= leases < self.leases
         self.leases = leases
         if leases == 0:
+            if has_completed or not self._is_stalled():
+                self.hung_since = None
+            elif self.hung_since is None:
+                self.hung_since = self.busy_since
             self.busy_since = None
         elif self.busy_since is None:
             self.busy_since = now
@@ -107,7 +113,7 @@ class Signal:
             return State.BLIND
         if self._is_frozen(now):
             return State.FROZEN
-        if self._is_stalled(now):
+        if self._is_stalled():
             return State.STALLED
         return State.STALE if age_s > self.options.stale_after_s else State.FRESH
 
@@ -163,15 +169,17 @@ class Signal:
         busy_s = now - self.busy_since
         return min(still_s, busy_s) >= FROZEN_AFTER_S and now - self.progress_at < STALLED_AFTER_S
 
-    def _is_stalled(self, now: float) -> bool:
+    def _is_stalled(self) -> bool:
         if self.busy_since is None or self.reading is None:
+            return False
+        since = self.busy_since if self.hung_since is None else self.hung_since
+        if self.read_at - since < STALLED_AFTER_S:
             return False
         is_idle = _says_idle(self.reading)
         if not (self.is_counting or (is_idle and self.reading.generation_tokens is not None)):
             return False
-        quiet_since = max(self.alive_at, self.progress_at, self.busy_since)
         after_s = STALLED_IDLE_AFTER_S if is_idle else STALLED_AFTER_S
-        return self.read_at - quiet_since >= after_s
+        return self.read_at - max(self.alive_at, self.progress_at, since) >= after_s
 
 
 def _waiting(reading: Reading) -> int | None:
