@@ -132,6 +132,20 @@ class Quota:
             tokens = TokenBucket(limits.tokens_per_s, burst, now)
         return cls(requests, tokens, max_booked)
 
+    def renewed(self, limits: TenantLimits, now: float) -> Quota | None:
+        """What these limits make of it: as full as it was, owing what it owed, with nothing booked.
+
+        A booked instant was computed with rates that no longer hold.
+        """
+        new = Quota.of(limits, self.max_booked, now)
+        self.refill(now)
+        if new is not None:
+            for bucket, before in ((new.requests, self.requests), (new.tokens, self.tokens)):
+                if bucket is not None and before is not None:
+                    bucket.level = bucket.burst * min(1.0, before.level / before.burst)
+                    bucket.debt = before.debt
+        return new
+
     def refill(self, now: float) -> None:
         """Let unused bookings lapse and bring both buckets up to `now`."""
         while self._lapses and (self._lapses[0][0] <= now or not self._lapses[0][2].is_open):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tidegate.core.books import Books
 from tidegate.core.bucket import Left
@@ -26,7 +27,7 @@ from tidegate.core.decisions import (
     Uniform,
 )
 from tidegate.core.intake import Intake
-from tidegate.core.options import GateOptions
+from tidegate.core.options import GateOptions, TenantLimits
 from tidegate.core.reading import Reading
 from tidegate.core.refusals import key_of
 from tidegate.core.snapshot import statistics
@@ -144,6 +145,20 @@ class Gate:
     def advance(self, now: float, uniform: Uniform) -> Step:
         """Time has passed."""
         self._bring_up(now)
+        return self._cycle.run(Effects(), self._now, uniform)
+
+    def set_limits(
+        self, tenants: dict[str, TenantLimits], default_tenant: TenantLimits, now: float, uniform: Uniform
+    ) -> Step:
+        """Other limits of the tenants from now on; what runs or waits stays, buckets stay as full as they are.
+
+        Raises:
+            InvalidOption: a class that does not exist; nothing has changed.
+        """
+        options = replace(self.options, tenants=tenants, default_tenant=default_tenant)
+        self._bring_up(now)
+        self.options = self._books.options = options
+        self._books.tenants.renew(options, self._now)
         return self._cycle.run(Effects(), self._now, uniform)
 
     def estimate_prompt_tokens(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int) -> float:

@@ -164,6 +164,11 @@ class TenantLimits:
     max_concurrency: int | None = None
     max_queued: int | None = None  # unset: a quarter of the room, at least 8
 
+    @property
+    def rates(self) -> tuple[float | None, ...]:
+        """All that makes up the quota."""
+        return self.requests_per_s, self.request_burst, self.tokens_per_s, self.token_burst
+
     def __post_init__(self) -> None:
         _require(bool(self.priority_class), "tenants[].priority_class", self.priority_class, "name a class.")
         _positive("tenants[].weight", self.weight)

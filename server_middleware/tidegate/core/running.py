@@ -226,7 +226,7 @@ class Running:
         self, lease: Lease, flow: Flow, settlement: Settlement, used: float, now: float
     ) -> None:
         quota = flow.tenant.quota
-        if quota is None:
+        if quota is None or not lease.charged_tokens:  # it began before there was a quota: nothing is owed
             return
         has_done_nothing = settlement.ending is Ending.FAILED and used <= lease.ask.prompt_tokens
         if has_done_nothing and settlement.prompt_tokens is None:

@@ -84,6 +84,14 @@ class Tenants:
         self._known[name] = tenant
         return tenant
 
+    def renew(self, options: GateOptions, now: float) -> None:
+        """Other limits from now on, for those who are known too."""
+        self._options = options
+        for name, tenant in self._known.items():
+            self._limit(tenant, options.tenants.get(name) or options.default_tenant, now)
+        if self._overflow is not None:
+            self._limit(self._overflow, options.default_tenant, now)
+
     def is_without_quota(self, name: str) -> bool:
         """Whether this tenant is known and its requests are not counted against any rate."""
         tenant = self._known.get(name)
@@ -113,6 +121,15 @@ class Tenants:
 
     def _record(self, name: str, limits: TenantLimits, now: float) -> Tenant:
         return Tenant(name, limits, Quota.of(limits, self._options.calendar.max_booked_per_tenant, now))
+
+    def _limit(self, tenant: Tenant, limits: TenantLimits, now: float) -> None:
+        before, tenant.limits = tenant.limits, limits
+        if limits.rates != before.rates:
+            quota = tenant.quota
+            most = self._options.calendar.max_booked_per_tenant
+            tenant.quota = Quota.of(limits, most, now) if quota is None else quota.renewed(limits, now)
+        for flow in tenant.flows.values():
+            flow.band.reweigh(flow, before.weight)
 
     def _forget_one(self, now: float) -> bool:
         for _ in range(min(SCAN, len(self._known))):
