@@ -15,6 +15,7 @@ import pytest
 from tests.server.bed import App, Level, Raw, bed, until
 from tests.server.processes import PATIENCE_S, ROOT, SERVERS
 from tidegate import AdmissionMiddleware, Settings
+from tidegate.asgi.runtime import Runtime
 from tidegate.asgi.types import Message
 from tidegate.telemetry.events import EventKind
 
@@ -122,6 +123,35 @@ def test_one_middleware_serves_two_event_loops() -> None:
     for _ in range(2):
         gate.app = App()  # its own event belongs to a loop as well
         assert asyncio.run(once()) == 200
+
+
+def test_two_loops_side_by_side_keep_a_gate_each() -> None:
+    """A sync endpoint that calls its own app by `asyncio.run` in a thread: queue, leases and pollers of the
+    server's loop stay as they are.
+    """
+    gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)
+    gates: list[Runtime | None] = []
+
+    async def once() -> int:
+        gate.app = App()
+        transport = httpx.ASGITransport(gate)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            status = (await client.post("/v1/completions", json={"prompt": "x"})).status_code
+        gates.append(gate._runtime)
+        return status
+
+    async def outer() -> int:
+        for _ in range(3):
+            assert await once() == 200
+            tasks = len(asyncio.all_tasks())
+            assert await asyncio.to_thread(asyncio.run, once()) == 200
+        assert len(asyncio.all_tasks()) <= tasks
+        assert gates[0] is not None
+        await gates[0].stop()
+        return len(set(gates[::2]))
+
+    assert asyncio.run(outer()) == 1
+    assert len(gate._runtimes) == 2, "the server's and the last of the others"
 
 
 async def test_one_loop_may_start_and_stop_the_app_twice() -> None:

@@ -61,7 +61,8 @@ class AdmissionMiddleware:
         self._parts = Parts(
             probe=probe, keys=keys, clock=clock, wall_clock=wall_clock, uniform=uniform, hooks=hooks
         )
-        self._runtime: Runtime | None = None
+        self._runtime: Runtime | None = None  # that of the loop which asked last
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         self._settings: Settings | None = None
         self._host_app: object = None  # the app a server knows: it may know its engine's context limit
         self.error: str | None = None
@@ -139,17 +140,26 @@ class AdmissionMiddleware:
     def _made(self) -> Runtime:
         if self._settings is None:
             raise InvalidSettings(self.error or "unknown")
-        if self._runtime is None or self._runtime.loop is not asyncio.get_running_loop():
-            self._runtime = Runtime(self.app, self._settings, self._parts, self._host_app)
-        return self._runtime
+        runtime, loop = self._runtime, asyncio.get_running_loop()
+        if runtime is None or runtime.loop is not loop:
+            runtime = self._runtimes.get(loop)
+            if runtime is None:
+                runtime = Runtime(self.app, self._settings, self._parts, self._host_app)
+                # Loops may run side by side, in threads; of one that has been closed nothing is kept.
+                others = {other: one for other, one in self._runtimes.items() if not other.is_closed()}
+                self._runtimes = {**others, loop: runtime}
+            self._runtime = runtime
+        return runtime
 
     def _fail(self, error: Exception) -> None:
         self._settings = None
         self.error = str(error)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._runtime is not None and self._runtime.is_stopped:
-            self._runtime = None  # the same loop starts the app once more
+        loop = asyncio.get_running_loop()
+        if (former := self._runtimes.get(loop)) is not None and former.is_stopped:
+            del self._runtimes[loop]  # the same loop starts the app once more
+            self._runtime = None
         self._host_app = scope.get("app")
         try:
             self._made()
@@ -164,8 +174,8 @@ class AdmissionMiddleware:
         async def watched(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._running()  # the app is up: its metrics can be found now
-            elif message["type"] == "lifespan.shutdown.complete" and self._runtime is not None:
-                await self._runtime.stop()
+            elif message["type"] == "lifespan.shutdown.complete" and loop in self._runtimes:
+                await self._runtimes[loop].stop()
             await send(message)
 
         await self.app(scope, receive, watched)
