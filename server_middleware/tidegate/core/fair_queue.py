@@ -215,14 +215,6 @@ class Band:
             weight = flow.tenant.limits.weight
             self.active_weight = max(0.0, self.active_weight + (weight if is_active else -weight))
 
-    def reweigh(self, flow: Flow, weight_before: float) -> None:
-        """Its tenant's limits have changed: its weight, or how many may run at once."""
-        if flow.is_active:
-            self.active_weight = max(0.0, self.active_weight + flow.tenant.limits.weight - weight_before)
-        if flow.waiting:
-            self.note_load(flow)
-            self.schedule(flow)
-
 
 class FairQueue:
     """All classes, highest first, and the bounds of the room."""

@@ -150,7 +150,7 @@ class Gate:
     def set_limits(
         self, tenants: dict[str, TenantLimits], default_tenant: TenantLimits, now: float, uniform: Uniform
     ) -> Step:
-        """Other limits of the tenants from now on; what runs or waits stays, buckets stay as full as they are.
+        """Other limits of tenants from now on; what runs or waits stays, and buckets are as full as before.
 
         Raises:
             InvalidOption: a class that does not exist; nothing has changed.

@@ -129,7 +129,11 @@ class Tenants:
             most = self._options.calendar.max_booked_per_tenant
             tenant.quota = Quota.of(limits, most, now) if quota is None else quota.renewed(limits, now)
         for flow in tenant.flows.values():
-            flow.band.reweigh(flow, before.weight)
+            if flow.is_active:
+                flow.band.active_weight += limits.weight - before.weight
+            if flow.waiting:
+                flow.band.note_load(flow)
+                flow.band.schedule(flow)
 
     def _forget_one(self, now: float) -> bool:
         for _ in range(min(SCAN, len(self._known))):
