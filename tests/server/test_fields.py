@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.server.bed import Level, bed
 from tests.server.readings import estimate
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cost import OFF_LOOP_BYTES
-from tidegate.asgi.examine import examine, examine_off_loop
+from tidegate.asgi.examine import Threads, examine
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import Change, rewrite
 
@@ -190,13 +193,27 @@ def test_forms_are_checked_but_not_rewritten() -> None:
 
 async def test_large_bodies_are_read_off_the_loop() -> None:
     """While a thread decodes, the loop turns."""
-    body = json.dumps({"prompt": "x" * (OFF_LOOP_BYTES + 1)}).encode()
-    task = asyncio.create_task(examine_off_loop(body, COMPLETIONS, FieldPolicy()))
+    body, threads = json.dumps({"prompt": "x" * (OFF_LOOP_BYTES + 1)}).encode(), Threads()
+    task = asyncio.create_task(threads.examine(body, COMPLETIONS, FieldPolicy()))
     await asyncio.sleep(0)
     assert not task.done()
     assert (await task).cost == estimate(body, COMPLETIONS)
-    small = await examine_off_loop(b'{"prompt":"x"}', COMPLETIONS, FieldPolicy())
+    small = await threads.examine(b'{"prompt":"x"}', COMPLETIONS, FieldPolicy())
     assert small.cost == estimate(b'{"prompt":"x"}', COMPLETIONS)
+
+
+async def test_large_bodies_do_not_wait_for_the_apps_threads() -> None:
+    """An app that keeps every thread of the loop busy holds up no admission."""
+    loop, end = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, end.wait)
+    try:
+        body = json.dumps({"prompt": "x" * (OFF_LOOP_BYTES + 1)}).encode()
+        async with bed(level=Level(capacity_tokens=1_000_000)) as gate:
+            assert (await asyncio.wait_for(gate.post(body), 10)).status_code == 200
+    finally:
+        end.set()
+        await busy
 
 
 @pytest.mark.parametrize("wrong", [{"priority": "yes"}, {"max_parallel": 0}, {"max_paralel": 3}])

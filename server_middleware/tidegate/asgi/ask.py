@@ -13,7 +13,7 @@ from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.body import Body, uncounted
 from tidegate.asgi.classify import Dialect
 from tidegate.asgi.cost import unparsed
-from tidegate.asgi.examine import Examined, examine, examine_off_loop
+from tidegate.asgi.examine import Examined, Threads, examine
 from tidegate.asgi.fields import FieldPolicy, names_priority
 from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
@@ -60,6 +60,7 @@ class AskBuilder:
         self.rejects_oversize = settings.body.oversize == "reject"
         self._keeps_alive = settings.keepalive.after_s is not None
         self._media = MediaPrices()
+        self._threads = Threads()
         self._fields = settings.fields
         self._fields_of = {row.name: row.fields for row in settings.tenants if row.fields is not None}
         self._flex_class = settings.identity.flex_class
@@ -156,7 +157,7 @@ class AskBuilder:
         if not body.complete:
             return self.build(room, caller, arrival, body, changes=changes)
         policy = self._policy(caller)
-        examined = await examine_off_loop(body.data, arrival.route, policy)
+        examined = await self._threads.examine(body.data, arrival.route, policy)
         return self._built(room, caller, arrival, body, examined, policy if changes else None)
 
     def _policy(self, caller: Caller) -> FieldPolicy:

@@ -6,6 +6,7 @@ Law of this file: unless the policy demands a change, nothing is changed.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tidegate.asgi.classify import Route
@@ -13,6 +14,8 @@ from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import rewrite
+
+MOST_THREADS = 2  # decoding holds the interpreter's lock: more would gain nothing
 
 
 class Examined(NamedTuple):
@@ -51,12 +54,22 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
     return Examined(cost_of(decode_body(rewritten) or fields, route), rewritten)
 
 
-async def examine_off_loop(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
-    """`examine`, in a thread when the body is large.
+class Threads:
+    """`examine`, in threads of our own where the body is large.
 
-    Raises:
-        FieldProblem: as `examine`.
+    Those of the loop are the app's: one that fills them with work of its own would hold up our requests,
+    before they are admitted and without bound.
     """
-    if len(data) <= OFF_LOOP_BYTES:
-        return examine(data, route, policy)
-    return await asyncio.get_running_loop().run_in_executor(None, examine, data, route, policy)
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="tidegate-bodies")
+
+    async def examine(self, data: bytes, route: Route, policy: FieldPolicy) -> Examined:
+        """As the function of that name, while the loop turns.
+
+        Raises:
+            FieldProblem: as there.
+        """
+        if len(data) <= OFF_LOOP_BYTES:
+            return examine(data, route, policy)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, examine, data, route, policy)
