@@ -154,6 +154,38 @@ def test_two_loops_side_by_side_keep_a_gate_each() -> None:
     assert len(gate._runtimes) == 2, "the server's and the last of the others"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
+def test_the_signals_outlive_a_loop_that_nobody_has_told_us_the_end_of() -> None:
+    """In a script or a notebook there is no lifespan: Ctrl-C works afterwards, and handlers do not pile up."""
+    script = """
+import asyncio, os, signal
+import httpx
+from tests.server.bed import App
+from tidegate import AdmissionMiddleware, Settings
+
+async def once():
+    gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://x") as client:
+        assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 200
+
+for _ in range(3):
+    asyncio.run(once())
+depth, handler = 0, signal.getsignal(signal.SIGINT)
+while type(getattr(handler, "__self__", None)).__name__ == "ShutdownListener":
+    depth, handler = depth + 1, handler.__self__._previous[signal.SIGINT]
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print("interrupted", depth, type(getattr(signal.getsignal(signal.SIGINT), "__self__", None)).__name__)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.stdout.startswith("interrupted 1 "), said.stdout + said.stderr
+    assert "ShutdownListener" not in said.stdout
+
+
 async def test_one_loop_may_start_and_stop_the_app_twice() -> None:
     """The second start is a fresh gate, not one that is still draining."""
     gate = AdmissionMiddleware(App(), settings=Settings.load(metrics=False), probe=lambda: 0.1)

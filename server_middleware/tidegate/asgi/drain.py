@@ -30,7 +30,7 @@ class ShutdownListener:
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
-            previous = signal.getsignal(number)
+            previous = _living(number, signal.getsignal(number))
             if callable(previous):  # with the default action there is no server that drains
                 self._previous[number] = previous
                 signal.signal(number, self._on_signal)
@@ -43,5 +43,18 @@ class ShutdownListener:
         self._previous.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._on_shutdown)
-        self._previous[signal.Signals(number)](number, frame)
+        previous = self._previous[signal.Signals(number)]
+        if self._loop.is_closed():  # without a lifespan nobody has told us of the end
+            self.stop()
+        else:
+            self._loop.call_soon_threadsafe(self._on_shutdown)
+        previous(number, frame)
+
+
+def _living(number: signal.Signals, handler: Any) -> Any:
+    """The handler, or what a listener of a loop that is gone stands before."""
+    listener = getattr(handler, "__self__", None)
+    while isinstance(listener, ShutdownListener) and listener._loop.is_closed():
+        handler = listener._previous.get(number)
+        listener = getattr(handler, "__self__", None)
+    return handler
