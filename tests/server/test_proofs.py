@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.server.bed import bed
 from tests.server.test_identity import bearer, resolver, scope
 from tidegate.asgi.identity import UNPROVEN, Caller, Resolver
 from tidegate.asgi.proofs import MAX_PATHS, MAX_PATHS_EACH, Proofs
+from tidegate.telemetry.events import EventKind
 
 OPEN = "/pooling"
 V1 = ("v1", "completions")
@@ -164,3 +166,16 @@ def test_statuses_that_say_nothing_about_keys_change_nothing() -> None:
     for status in (400, 404, 422, 429, 500, 503):
         gate.observed(caller(gate, bearer("key")), status)
     assert caller(gate, bearer("key")).tenant == UNPROVEN
+
+
+async def test_the_gate_tells_apart_the_paths_that_its_app_refuses() -> None:
+    """From a real request: the path it went to counts, and no other."""
+    async with bed() as b:
+        b.app.status = 401
+        await b.post(path="/v1/completions")
+        b.app.status = 200
+        for path in ("/v1/completions", "/pooling"):
+            await b.post(path=path, headers={"authorization": "Bearer anything"})
+        tenants = [event.tenant for event in b.events if event.kind is EventKind.ADMITTED]
+    assert tenants[1] == UNPROVEN
+    assert tenants[2].startswith("address-")

@@ -235,8 +235,9 @@ class AskBuilder:
 
 
 def _for_identity(arrival: Arrival) -> Scope:
-    """Of the scope, what tells who asks."""
-    return {"client": arrival.scope.get("client"), "headers": arrival.lines}
+    """Of the scope, what tells who asks, and where."""
+    scope = arrival.scope
+    return {"client": scope.get("client"), "path": scope.get("path", ""), "headers": arrival.lines}
 
 
 def _change(arrival: Arrival, body: Body, data: bytes | None, policy: FieldPolicy) -> None:
