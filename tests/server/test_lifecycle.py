@@ -156,7 +156,7 @@ def test_two_loops_side_by_side_keep_a_gate_each() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
 def test_the_signals_outlive_a_loop_that_nobody_has_told_us_the_end_of() -> None:
-    """In a script or a notebook there is no lifespan: Ctrl-C works afterwards, and handlers do not pile up."""
+    """A script or a notebook has no lifespan: Ctrl-C works afterwards, and handlers do not pile up."""
     script = """
 import asyncio, os, signal
 import httpx

@@ -25,12 +25,21 @@ class ShutdownListener:
         self._loop = asyncio.get_running_loop()
         self._previous: dict[signal.Signals, Any] = {}
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether its loop has gone; without a lifespan nobody has told us of the end."""
+        return self._loop.is_closed()
+
     def start(self) -> None:
         """Listen. In another thread than the main one signals cannot be heard, and nothing is done."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
-            previous = _living(number, signal.getsignal(number))
+            previous = signal.getsignal(number)
+            listener = getattr(previous, "__self__", None)
+            if isinstance(listener, ShutdownListener) and listener.is_stale:
+                listener.stop()  # else stale ones would pile up
+                previous = signal.getsignal(number)
             if callable(previous):  # with the default action there is no server that drains
                 self._previous[number] = previous
                 signal.signal(number, self._on_signal)
@@ -44,17 +53,8 @@ class ShutdownListener:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         previous = self._previous[signal.Signals(number)]
-        if self._loop.is_closed():  # without a lifespan nobody has told us of the end
+        if self.is_stale:
             self.stop()
         else:
             self._loop.call_soon_threadsafe(self._on_shutdown)
         previous(number, frame)
-
-
-def _living(number: signal.Signals, handler: Any) -> Any:
-    """The handler, or what a listener of a loop that is gone stands before."""
-    listener = getattr(handler, "__self__", None)
-    while isinstance(listener, ShutdownListener) and listener._loop.is_closed():
-        handler = listener._previous.get(number)
-        listener = getattr(handler, "__self__", None)
-    return handler
