@@ -6,8 +6,6 @@ offer, the wait. It raises every other way out (`CallerLeft`, `Denied`, `Bypass`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
@@ -17,7 +15,7 @@ from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keys import CannotTell
 from tidegate.asgi.manners import Manners
-from tidegate.asgi.reading import BytesHeld, NoRoom
+from tidegate.asgi.reading import BytesHeld, NoRoom, OneBody
 from tidegate.asgi.replies import Reply, problem_reason
 from tidegate.asgi.seats import Seats
 from tidegate.asgi.surroundings import Surroundings
@@ -39,7 +37,7 @@ class Admission:
         self._manners = manners
         self._replier = manners.replier
         self._seats = Seats(around, manners)
-        self._bodies = BytesHeld(manners.max_body_bytes, self._room.queued_bytes)
+        self._bodies = BytesHeld(manners.max_body_bytes, self._room.queued_bytes, around.clock)
         self.is_draining = False
 
     async def ask_who(self, arrival: Arrival) -> None:
@@ -83,7 +81,7 @@ class Admission:
         """
         held = self._bodies.body()
         try:
-            body = await self._body(arrival, None if self._is_shadow else held.arrived)
+            body = await self._body(arrival, None if self._is_shadow else held)
             asked = self._asked(arrival, caller, body)
             if asked is None:
                 asked = await self._asked_off_loop(arrival, caller, body)
@@ -178,13 +176,13 @@ class Admission:
         self._around.hook.admitted((arrival.priority_class, admit.waited_s))
         self.say(EventKind.ADMITTED, arrival, waited_s=admit.waited_s)
 
-    async def _body(self, arrival: Arrival, arrived: Callable[[int], None] | None) -> Body:
+    async def _body(self, arrival: Arrival, held: OneBody | None) -> Body:
         """The body; of a WebSocket, its first message."""
         arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            body, waiting = self._builder.begin_body(arrival, arrived)
+            body, waiting = self._builder.begin_body(arrival, held)
             if waiting is not None:
-                await self._builder.finish_body(body, waiting, arrived)
+                await self._builder.finish_body(body, waiting, held)
         except BodyTimeout as slow:
             raise self._bad_request(408, str(slow), arrival) from slow
         except NoRoom:

@@ -19,6 +19,7 @@ from tidegate.asgi.identity import Caller, Resolver
 from tidegate.asgi.keepalive import EVENT_STREAMS
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.media import MediaPrices
+from tidegate.asgi.reading import OneBody
 from tidegate.asgi.said import Said
 from tidegate.asgi.sieve import Sieve
 from tidegate.asgi.types import HeaderList, Headers, Message, Scope, content_length, with_content_length
@@ -107,29 +108,26 @@ class AskBuilder:
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
-    def begin_body(
-        self, arrival: Arrival, arrived: Callable[[int], None] | None
-    ) -> tuple[Body, Awaitable[Message] | None]:
+    def begin_body(self, arrival: Arrival, held: OneBody | None) -> tuple[Body, Awaitable[Message] | None]:
         """The body as far as it has come, and what is to be awaited by `finish_body`, if anything.
 
         Args:
-            arrived: told the size of each part. Without it (shadow mode) the body may take its time, as
+            held: told the size of each part. Without it (shadow mode) the body may take its time, as
                 without a gate.
         """
         body = Body(arrival.watch.receive, content_length(arrival.lines))
-        return body, body.begin(self.max_body_bytes, arrived or uncounted)
+        return body, body.begin(self.max_body_bytes, _counted(held))
 
-    async def finish_body(
-        self, body: Body, waiting: Awaitable[Message], arrived: Callable[[int], None] | None
-    ) -> None:
+    async def finish_body(self, body: Body, waiting: Awaitable[Message], held: OneBody | None) -> None:
         """Read the rest within its bounds.
 
         Raises:
             BodyTimeout: it did not arrive in time.
+            NoRoom: there is none for it.
         """
-        timeout_s = self._body_timeout_s if arrived is not None else UNBOUNDED_S
+        timeout_s = self._body_timeout_s if held is not None else UNBOUNDED_S
         await body.finish(
-            waiting, self.max_body_bytes, arrived or uncounted, timeout_s=timeout_s, clock=self._clock
+            waiting, self.max_body_bytes, _counted(held), timeout_s=timeout_s, clock=self._clock, held=held
         )
 
     def build(
@@ -238,6 +236,10 @@ def _for_identity(arrival: Arrival) -> Scope:
     """Of the scope, what tells who asks, and where."""
     scope = arrival.scope
     return {"client": scope.get("client"), "path": scope.get("path", ""), "headers": arrival.lines}
+
+
+def _counted(held: OneBody | None) -> Callable[[int], None]:
+    return uncounted if held is None else held.arrived
 
 
 def _change(arrival: Arrival, body: Body, data: bytes | None, policy: FieldPolicy) -> None:

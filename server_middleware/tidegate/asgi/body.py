@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.asgi.eager import Begun
+from tidegate.asgi.reading import NoRoom, OneBody
 from tidegate.asgi.types import Headers, Message, Receive, content_length
 
 
@@ -127,6 +128,7 @@ class Body:
         *,
         timeout_s: float,
         clock: Callable[[], float],
+        held: OneBody | None = None,
     ) -> None:
         """Reads the rest.
 
@@ -135,12 +137,14 @@ class Body:
             max_bytes, arrived: as for `begin`.
             timeout_s: for all of it, from now on.
             clock: monotonic seconds.
+            held: told how the waiting may be ended, for the sake of others.
 
         Raises:
             BodyTimeout: it did not arrive in time.
+            NoRoom: it had to give way.
         """
         deadline_at = clock() + timeout_s
-        async with _Deadline(timeout_s):
+        async with _Deadline(timeout_s, held):
             while not self.take(await waiting, max_bytes, arrived):
                 if clock() > deadline_at:
                     raise BodyTimeout(timeout_s)
@@ -198,14 +202,18 @@ async def read_body(
 
 
 class _Deadline:
-    """Cancels the block after `timeout_s` and turns that into `BodyTimeout`; no task is made.
+    """Cancels the block after `timeout_s`, or when `held` is to give way; no task is made.
 
-    (`asyncio.timeout` does this from Python 3.11 on; 3.10 is supported too.)
+    (`asyncio.timeout` does the first from Python 3.11 on; 3.10 is supported too.)
+
+    Raises:
+        BodyTimeout, NoRoom: what the cancellation is turned into.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, held: OneBody | None) -> None:
         self._timeout_s = timeout_s
-        self._expired = False
+        self._held = held
+        self._error: BodyTimeout | NoRoom | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
@@ -213,18 +221,29 @@ class _Deadline:
             raise RuntimeError("A body must be read inside an asyncio task.")
         self._task = task
         self._handle = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+        if self._held is not None:
+            self._held.give_up = self._give_up
 
     def _expire(self) -> None:
-        self._expired = True
-        self._task.cancel()
+        self._end(BodyTimeout(self._timeout_s))
+
+    def _give_up(self) -> None:
+        self._end(NoRoom())
+
+    def _end(self, error: BodyTimeout | NoRoom) -> None:
+        if self._error is None:
+            self._error = error
+            self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         self._handle.cancel()
-        if not self._expired:
+        if self._held is not None:
+            self._held.give_up = None
+        if self._error is None:
             return False
         cancelled_by_others = sys.version_info >= (3, 11) and self._task.uncancel() > 0
         if kind is asyncio.CancelledError and not cancelled_by_others:
-            raise BodyTimeout(self._timeout_s) from error
+            raise self._error from error
         return False
