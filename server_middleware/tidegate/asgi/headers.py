@@ -60,7 +60,9 @@ def _ceil(figure: float) -> int:
 
 
 def _floor(figure: float) -> int:
-    return min(max(math.floor(figure), 0), _LARGEST_INTEGER) if math.isfinite(figure) else 0
+    if 0 <= figure <= _LARGEST_INTEGER:
+        return int(figure)
+    return _LARGEST_INTEGER if _LARGEST_INTEGER < figure < math.inf else 0
 
 
 @lru_cache(maxsize=64)
@@ -72,15 +74,22 @@ def reason_header(reason: str) -> tuple[bytes, bytes]:
 def refusal_headers(
     refuse: Refuse, *, wall_now_s: float, expose_limits: bool = True, send_policy: bool = False
 ) -> HeaderList:
+    """As `headers_of`, for a decision alone."""
+    return headers_of(refuse, retry_after_ms(refuse), wall_now_s, expose_limits, send_policy)
+
+
+def headers_of(
+    refuse: Refuse, milliseconds: int | None, wall_now_s: float, expose_limits: bool, send_policy: bool
+) -> HeaderList:
     """Everything a client needs to come back at the right time, or not at all.
 
     Args:
         refuse: the decision.
+        milliseconds: its exact wait, see `retry_after_ms`.
         wall_now_s: seconds since the epoch, for `X-RateLimit-Reset` only.
         expose_limits: say how large the bound is; it tells callers about the server's capacity.
         send_policy: also send `RateLimit-Policy`.
     """
-    milliseconds = retry_after_ms(refuse)
     bound, reason = _said_of(refuse.reason)
     if milliseconds is None:
         return [_NO_STORE, (b"x-should-retry", b"false"), reason]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidegate.asgi.bodies import Form, problem_body, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import Cors, CorsOptions
-from tidegate.asgi.headers import preference_applied, reason_header, refusal_headers, retry_after_ms
+from tidegate.asgi.headers import headers_of, preference_applied, reason_header, retry_after_ms
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
 from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
@@ -35,6 +35,7 @@ _FIXED_STATUS: dict[Reason, int] = {
     Reason.GATE_FAULT: 503,
     Reason.KEYS_UNAVAILABLE: 503,
 }
+_ANTHROPIC = Dialect.ANTHROPIC_MESSAGES
 _Wishes = dict[bytes, str]
 _WISHES = frozenset({b"accept", b"accept-language", b"x-request-id", b"prefer"})
 _JSON_TYPE = (b"content-type", b"application/json")
@@ -94,16 +95,14 @@ def build_reply(
     given: Headers = scope.get("headers", ())
     wishes = pick(given, _WISHES)
     form = _form(refusal_status(refuse.reason, options.saturation_status), wishes, route, is_refusal=True)
-    body = refusal_body(form, refuse, retry_after_ms(refuse))
+    milliseconds = retry_after_ms(refuse)
+    body = refusal_body(form, refuse, milliseconds)
     request_id = _request_id(wishes)
     lines = [
-        *_first_lines(form, body, request_id),
-        *refusal_headers(
-            refuse,
-            wall_now_s=wall_now_s,
-            expose_limits=options.expose_limits,
-            send_policy=options.send_policy,
-        ),
+        _PROBLEM_TYPE if form.is_problem else _JSON_TYPE,
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode("ascii")),
+        *headers_of(refuse, milliseconds, wall_now_s, options.expose_limits, options.send_policy),
         _CHINESE if form.is_chinese else _ENGLISH,
         _VARY,
     ]
@@ -127,8 +126,14 @@ def build_problem(
     form = _form(status, wishes, route, is_refusal=False)
     body = problem_body(form, text, reason, param)
     request_id = _request_id(wishes)
-    lines = [*_first_lines(form, body, request_id), (b"cache-control", b"no-store"), (b"vary", b"Accept")]
-    lines.append(reason_header(reason))
+    lines = [
+        _PROBLEM_TYPE if form.is_problem else _JSON_TYPE,
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode("ascii")),
+        (b"cache-control", b"no-store"),
+        (b"vary", b"Accept"),
+        reason_header(reason),
+    ]
     if status == HTTPStatus.UNAUTHORIZED:
         lines.append((b"www-authenticate", b"Bearer"))
     if status < 500 and status != HTTPStatus.REQUEST_TIMEOUT:
@@ -137,7 +142,9 @@ def build_problem(
 
 
 def _form(status: int, wishes: _Wishes, route: Route | None, *, is_refusal: bool) -> Form:
-    is_anthropic = route is not None and route.dialect is Dialect.ANTHROPIC_MESSAGES
+    is_anthropic = route is not None and route.dialect is _ANTHROPIC
+    if not wishes:
+        return Form(status, is_anthropic)
     return Form(
         status,
         is_anthropic,
@@ -152,25 +159,17 @@ def _request_id(wishes: _Wishes) -> str:
     return f"{getrandbits(128):032x}" if given is None or not _REQUEST_ID.fullmatch(given) else given
 
 
-def _first_lines(form: Form, body: bytes, request_id: str) -> HeaderList:
-    return [
-        _PROBLEM_TYPE if form.is_problem else _JSON_TYPE,
-        (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", request_id.encode("ascii")),
-    ]
-
-
 async def send_reply(reply: Reply, scope: Scope, send: Send) -> None:
     """Sends it; the request's body need not have been read. A WebSocket is denied before acceptance."""
-    kind = "http.response"
+    start, end = "http.response.start", "http.response.body"
     if scope["type"] == "websocket":
         if "websocket.http.response" not in (scope.get("extensions") or {}):
             await send({"type": "websocket.close", "code": 1013, "reason": "try again later"})
             return
-        kind = "websocket.http.response"
+        start, end = "websocket.http.response.start", "websocket.http.response.body"
     body = b"" if scope.get("method") == "HEAD" else reply.body
-    await send({"type": f"{kind}.start", "status": reply.status, "headers": list(reply.headers)})
-    await send({"type": f"{kind}.body", "body": body})
+    await send({"type": start, "status": reply.status, "headers": list(reply.headers)})
+    await send({"type": end, "body": body})
 
 
 class Replier:
