@@ -7,6 +7,8 @@ none is refused for a fault of ours: nothing but a body that was lost while it w
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from tidegate.asgi.admission import NO_KEY, Admission
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
@@ -125,11 +127,10 @@ class Door:
             )
             await self._answer(arrival, self._admission.denied(arrival, refuse))
 
-    async def _answer(self, arrival: Arrival, denied: Denied) -> None:
+    def _answer(self, arrival: Arrival, denied: Denied) -> Awaitable[None]:
         if arrival.kept is not None and arrival.kept.has_started:
-            await arrival.kept.fail(denied.reply.body)
-        else:
-            await self._replier.send(denied.reply, arrival.scope, arrival.send)
+            return arrival.kept.fail(denied.reply.body)
+        return self._replier.send(denied.reply, arrival.scope, arrival.send)
 
     def _record(self, error: Exception) -> None:
         if not isinstance(error, GateFault):

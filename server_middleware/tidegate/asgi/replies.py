@@ -7,7 +7,7 @@ refusals carry no `Retry-After`; nothing here tells a caller anything about othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from random import getrandbits
 from typing import Annotated, Literal, NamedTuple
@@ -194,9 +194,9 @@ class Replier:
             status, text, scope, route, reason=problem_reason(status), param=param, cors=cors
         )
 
-    async def send(self, reply: Reply, scope: Scope, send: Send) -> None:
+    def send(self, reply: Reply, scope: Scope, send: Send) -> Awaitable[None]:
         """Sends it."""
-        await send_reply(reply, scope, send)
+        return send_reply(reply, scope, send)
 
 
 async def misconfigured(setting: str, scope: Scope, route: Route | None, send: Send) -> None:
