@@ -193,13 +193,13 @@ class Board:
                 turn.signal.set()
 
     def _forget(self) -> None:
-        while len(self._origins) > self._max_origins:
-            for key, origin in self._origins.items():
-                if all(lane.waiting == 0 for lane in origin.lanes()):
-                    del self._origins[key]
-                    break
-            else:
-                return
+        """Make room by the oldest origin at which nobody waits; that is the newest when all others are waited
+        for.
+        """
+        if len(self._origins) > self._max_origins:
+            known = self._origins.items()
+            idle = (key for key, origin in known if not any(lane.waiting for lane in origin.lanes()))
+            del self._origins[next(idle)]
 
 
 SHARED = Board()

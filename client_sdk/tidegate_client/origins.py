@@ -59,12 +59,12 @@ class Origin:
         return [*self.parts.values(), self.lane]
 
     def part(self, key: Part) -> Lane:
-        """The lane of a class or model, made on its first refusal."""
+        """The lane of a class or model, made on its first refusal; the whole origin's when all are in use."""
         if key not in self.parts and len(self.parts) >= _MAX_PARTS:
-            idle = next((name for name, lane in self.parts.items() if lane.waiting == 0), None)
-            if idle is None:
+            idle = [name for name, lane in self.parts.items() if lane.waiting == 0]
+            if not idle:
                 return self.lane
-            del self.parts[idle]
+            del self.parts[min(idle, key=lambda name: self.parts[name].quiet_until)]
         return self.parts.setdefault(key, Lane(self.slow_start))
 
 

@@ -15,11 +15,3 @@ def growing_s(base_s: float, cap_s: float, attempt: int) -> float:
     seconds.
     """
     return float(min(cap_s, base_s * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS)))
-
-
-def full_jitter_s(base_s: float, cap_s: float, attempt: int, uniform: float) -> float:
-    """Full jitter: `uniform` (0 to 1) of the grown range, in seconds.
-
-    Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
-    """
-    return uniform * growing_s(base_s, cap_s, attempt)
