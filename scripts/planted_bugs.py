@@ -43,28 +43,28 @@ BUGS = (
     Bug(
         "lease-counts-as-finished",
         "ledger.py",
-        "max(least, self.predicted - self.seen / self.sequences)",
-        "self.predicted - self.seen / self.sequences",
+        "            left = least\n",
+        "            left += 0.0\n",
     ),
     Bug("bound-forgets-growth", "ledger.py", "self._most += max(0.0, grown)", "self._most += 0.0"),
     Bug(
         "known-moment-keeps-the-gone",
         "ledger.py",
-        "        self._least -= self._at_moment(lease.held, lease.left, lease.sequences)\n",
-        "",
+        "self._least -= held + sequences * self._moment",
+        "self._least -= 0.0",
     ),
-    Bug("sum-keeps-the-gone", "ledger.py", "self._held -= lease.held", "self._held -= 0.0"),
+    Bug("sum-keeps-the-gone", "ledger.py", "self._held -= held", "self._held -= 0.0"),
     Bug(
         "short-cut-brings-credit",
         "fair_queue.py",
-        "flow.counter = max(flow.counter, flow.band.floor)",
-        "flow.counter += 0.0",
+        "            self.counter = self.band.floor\n",
+        "            self.counter += 0.0\n",
     ),
     Bug(
         "short-cut-is-no-dispatch",
         "dispatch.py",
-        "        self._count(choice)\n        return choice",
-        "        return choice",
+        "        self._count(band)\n        return placement",
+        "        return placement",
     ),
     Bug("release-twice", "running.py", "self._places.pop(ticket, None)", "self._places.get(ticket)"),
     Bug("charge-not-made", "running.py", "        flow.running += 1\n", "        flow.running += 0\n"),
@@ -120,14 +120,14 @@ BUGS = (
     Bug(
         "foreign-load-forgotten",
         "instance.py",
-        "self.ledger.held_tokens() + self.calibration.foreign_tokens",
-        "self.ledger.held_tokens()",
+        "held = ledger.held_tokens() + self.calibration.foreign_tokens",
+        "held = ledger.held_tokens()",
     ),
     Bug(
         "blind-is-empty",
         "signal.py",
-        "        if self.reading is None or age_s is None:\n            return State.BLIND",
-        "        if self.reading is None or age_s is None:\n            return State.FRESH",
+        "        if reading is None:\n            return State.BLIND",
+        "        if reading is None:\n            return State.FRESH",
     ),
     Bug("no-hysteresis", "signal.py", "        elif level < low:", "        elif level < high:"),
     Bug(
@@ -161,13 +161,13 @@ BUGS = (
     Bug(
         "promoted-without-end",
         "dispatch.py",
-        "if band.since_served < BETWEEN_PROMOTIONS:",
-        "if band.since_served < 0:",
+        "if self.since_served(band) < BETWEEN_PROMOTIONS:",
+        "if self.since_served(band) < 0:",
     ),
     Bug(
         "overdue-starves",
         "dispatch.py",
-        "if overdue is None or overdue.waiter.flow.band.since_served < 2 * BETWEEN_PROMOTIONS:",
+        "if overdue is None or self.since_served(overdue.waiter.flow.band) < 2 * BETWEEN_PROMOTIONS:",
         "if overdue is None or overdue:",
     ),
     Bug(
@@ -189,7 +189,32 @@ BUGS = (
         "censored = sorted([*under_way, *self.cut])",
         "censored = sorted(self.cut)",
     ),
-    Bug("rate-measures-demand", "rates.py", "if self._is_loaded and elapsed_s > 0:", "if elapsed_s > 0:"),
+    Bug(
+        "parted-forgets-who-was-under-way",
+        "lengths.py",
+        "            books[0].parted.end(ticket, length, is_cut)\n",
+        "            pass\n",
+    ),
+    Bug("fresh-whatever-it-says", "signal.py", "certain_until if is_plain else -math.inf", "certain_until"),
+    Bug(
+        "fresh-for-too-long",
+        "signal.py",
+        "min(now + surely_s, self.moved_at",
+        "max(now + surely_s, self.moved_at",
+    ),
+    Bug(
+        "at-rest-though-some-wait",
+        "cycle.py",
+        "if self._books.queue.waiters or self.blocked_by is not None:",
+        "if self.blocked_by is not None:",
+    ),
+    Bug(
+        "slots-fall-due-unseen",
+        "retry_calendar.py",
+        "self.next_at = min(self.next_at, at)",
+        "self.next_at += 0.0",
+    ),
+    Bug("rate-measures-demand", "rates.py", "if self.is_loaded and elapsed_s > 0:", "if elapsed_s > 0:"),
 )
 
 

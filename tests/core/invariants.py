@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from tidegate.core.books import Books
 from tidegate.core.decisions import Admit, Queued, Refuse, Step
-from tidegate.core.dispatch import Choice
+from tidegate.core.dispatch import BETWEEN_PROMOTIONS
+from tidegate.core.fair_queue import Waiter
 from tidegate.core.gate import Gate
-from tidegate.core.instance import Instance, Verdict
+from tidegate.core.instance import Instance
 from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
+from tidegate.core.pool import Placement
 from tidegate.core.signal import State
+from tidegate.core.verdict import Verdict
 
 SLACK = 1e-6
 
@@ -50,8 +54,8 @@ class Watch:
         self._start = running.start
         running.start = self._checked_start  # type: ignore[method-assign]
 
-    def _checked_start(self, choice: Choice, waited_s: float, now: float) -> Lease:
-        waiter, instance = choice.waiter, choice.instance
+    def _checked_start(self, waiter: Waiter, placement: Placement, waited_s: float, now: float) -> Lease:
+        instance = placement.instance
         was_alone = not instance.ledger.leases
         books = self.gate._books
         ceilings = {books.dispatcher.ceiling(waiter.flow.band, now)}
@@ -65,7 +69,7 @@ class Watch:
         is_open = state not in (State.BLIND, State.FROZEN) or self.gate.options.signal.on_blind == "local"
         limits = [instance.limit(ceiling, now) for ceiling in ceilings]
         limit = max((limit for limit in limits if limit is not None), default=None)
-        lease = self._start(choice, waited_s, now)
+        lease = self._start(waiter, placement, waited_s, now)
         self.grants_checked += 1
         assert now <= waiter.latest_start_at, "granted after its deadline"
         if limit is not None and not was_alone and is_open:
@@ -164,12 +168,22 @@ class Watch:
             assert head is not None, "somebody could go, and the class offers nobody"
             least = min(waiter.flow.counter for waiter in candidates)
             assert head.flow.counter == pytest.approx(least), "not this tenant's turn"
-            if not dispatcher.has_overdue:
+            if not _has_overdue(books, now):
                 kinds = LengthModel.kinds(head.ask.length_key, head.ask.max_output_tokens)
                 ceiling = dispatcher.ceiling(band, now)
                 placed = books.pool.place(head.ask, kinds, head.quantile, ceiling, now)
                 assert placed.verdict is not Verdict.FITS, "the head fits and still waits"
             return
+
+
+def _has_overdue(books: Books, now: float) -> bool:
+    """Whether some class waits for its promotion, and so may hold back whoever fits."""
+    for band in books.queue.bands:
+        oldest = band.oldest()
+        is_late = oldest is not None and now - oldest.seated_at >= band.starvation_bound_s
+        if is_late and books.dispatcher.since_served(band) >= BETWEEN_PROMOTIONS and band.head() is not None:
+            return True
+    return False
 
 
 def assert_well_formed(refusal: Refuse) -> None:

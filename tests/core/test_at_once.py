@@ -125,7 +125,7 @@ def test_short_cut_leaves_the_same_books_as_a_seat(seed: int) -> None:
         (short, _), (long, _) = twins.pair
         assert short.statistics(twins.now) == long.statistics(twins.now)
         bands = zip(short._books.queue.bands, long._books.queue.bands, strict=True)
-        assert all(one.since_served == other.since_served for one, other in bands)
+        assert all(one.served_at == other.served_at for one, other in bands)
     assert twins.tickets
 
 

@@ -232,7 +232,8 @@ def test_quick_answers_agree_with_a_look_at_every_lease(seed: int) -> None:
         everyone = [Demand(item.held, item.left, item.sequences) for item in present]
         truth = projected_peak([*everyone, demand])
         limit = truth + rng.choice([-500.0, -50.0, -1.0, 1.0, 50.0, 500.0])
-        assert ledger.surely_fits(demand, limit, limit) in (None, truth <= limit)
+        assert not ledger.surely_fits(demand, limit) or truth <= limit
+        assert not ledger.surely_exceeds(demand, limit) or truth > limit
         assert ledger.held_tokens() == pytest.approx(sum(item.held for item in present))
         if rng.random() < 0.3:
             assert ledger.peak_with(demand) == pytest.approx(truth)
@@ -243,8 +244,9 @@ def test_most_candidates_are_judged_without_a_look_at_every_lease() -> None:
     """Far below the limit and at a full engine the quick answer is an answer."""
     ledger = ledger_of([(100, 50, 1)] * 10)
     small = Demand(10.0, 50.0, 1)
-    assert ledger.surely_fits(small, 2000.0, 2000.0) is True
-    assert ledger.surely_fits(small, 1200.0, 1200.0) is None, "no moment ahead is known yet"
+    assert ledger.surely_fits(small, 2000.0)
+    assert not ledger.surely_fits(small, 1200.0)
+    assert not ledger.surely_exceeds(small, 1200.0), "no moment ahead is known yet"
     assert ledger.peak_with(small) == 1560.0
     ledger.remove(0)
-    assert ledger.surely_fits(small, 1300.0, 1300.0) is False
+    assert ledger.surely_exceeds(small, 1300.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidegate.core.lengths import ENOUGH, MAX_KINDS, WINDOW, LengthModel
+from tidegate.core.lengths import ENOUGH, MAX_KINDS, WINDOW, Kinds, LengthModel
 
 KINDS = LengthModel.kinds("model", 2048)
 
@@ -20,12 +20,11 @@ class Answer:
     sequences: int = 1
 
 
-def taught(lengths: list[float], kinds: tuple[object, ...] = KINDS) -> LengthModel:
+def taught(lengths: list[float], kinds: Kinds = KINDS) -> LengthModel:
     """A model that saw these answers begin and end, one after the other."""
     model = LengthModel(256)
     for ticket, length in enumerate(lengths):
-        model.begin(kinds, ticket, Answer())
-        model.end(kinds, ticket, length)
+        model.end(model.begin(kinds, ticket, Answer()), ticket, length)
     return model
 
 
@@ -73,10 +72,9 @@ def test_few_answers_do_not_speak_and_coarser_kinds_do() -> None:
 def test_running_answers_count_as_at_least_so_long() -> None:
     """The short answers of a burst, which end first, do not stand for all of it (Kaplan-Meier)."""
     model = LengthModel(256)
-    for ticket in range(100):
-        model.begin(KINDS, ticket, Answer(seen=100.0))
+    books = [model.begin(KINDS, ticket, Answer(seen=100.0)) for ticket in range(100)]
     for ticket in range(50):
-        model.end(KINDS, ticket, 50.0)
+        model.end(books[ticket], ticket, 50.0)
     for ticket in range(50, 100):
         model.begin(KINDS, 1000 + ticket, Answer(seen=100.0))
     assert model.predict(KINDS, 2048, 0.2) == 50
@@ -90,10 +88,10 @@ def test_estimate_under_censoring_is_unbiased() -> None:
     totals = [60.0 if rng.random() < 0.7 else 1500.0 for _ in range(600)]
     answers = [Answer() for _ in totals]
     for ticket, answer in enumerate(answers):
-        model.begin(KINDS, ticket, answer)
+        books = model.begin(KINDS, ticket, answer)
         answer.seen = min(totals[ticket], 200.0)
         if totals[ticket] <= 200:
-            model.end(KINDS, ticket, totals[ticket])
+            model.end(books, ticket, totals[ticket])
     predictions = [model.predict(KINDS, 2048, step / 100 + 0.005) for step in range(100)]
     assert sum(prediction > 100 for prediction in predictions) == pytest.approx(30, abs=4)
 
@@ -103,8 +101,7 @@ def test_answers_cut_at_their_maximum_teach_that_the_maximum_is_used() -> None:
     model = LengthModel(256)
     for ticket in range(100):
         kinds = LengthModel.kinds("model", 300 + ticket)
-        model.begin(kinds, ticket, Answer())
-        model.end(kinds, ticket, 300.0 + ticket, is_cut=True)
+        model.end(model.begin(kinds, ticket, Answer()), ticket, 300.0 + ticket, is_cut=True)
     for declared in (260, 350, 511):
         assert model.predict(LengthModel.kinds("model", declared), declared, 0.1) == declared
 
@@ -115,8 +112,8 @@ def test_old_answers_are_forgotten() -> None:
     assert model.predict(KINDS, 2048, 0.99) == 10
     cut = LengthModel(256)
     for ticket in range(2 * WINDOW):
-        cut.begin(KINDS, ticket, Answer())
-        cut.end(KINDS, ticket, 2048.0 if ticket < WINDOW else 10.0, is_cut=ticket < WINDOW)
+        books = cut.begin(KINDS, ticket, Answer())
+        cut.end(books, ticket, 2048.0 if ticket < WINDOW else 10.0, is_cut=ticket < WINDOW)
     assert cut.predict(KINDS, 2048, 0.99) == 10
 
 
@@ -124,10 +121,7 @@ def test_what_ended_without_telling_teaches_nothing() -> None:
     """Failures and callers that left are neither short nor long answers."""
     model = taught([100.0] * 50)
     for ticket in range(100, 200):
-        model.begin(KINDS, ticket, Answer())
-        model.end(KINDS, ticket, None)
-    model.end(KINDS, 12345, 1.0)
-    model.end(LengthModel.kinds("unheard of", 1), 1, 1.0)
+        model.end(model.begin(KINDS, ticket, Answer()), ticket, None)
     assert model.predict(KINDS, 2048, 0.01) == 100
 
 
@@ -137,19 +131,31 @@ def test_kinds_remembered_are_bounded_and_trust_needs_samples() -> None:
     assert not model.is_known
     for ticket in range(MAX_KINDS + 10):
         kinds = LengthModel.kinds(ticket, None)
-        model.begin(kinds, ticket, Answer())
-        model.end(kinds, ticket, 5.0)
+        model.end(model.begin(kinds, ticket, Answer()), ticket, 5.0)
     assert len(model._kinds) == MAX_KINDS
     assert model.is_known
+
+
+def test_a_kind_parts_from_its_only_finer_one_without_a_trace() -> None:
+    """Samples shared while all answers are of one magnitude end as two, which then know what each should."""
+    model = taught([10.0] * ENOUGH)
+    under_way = model.begin(KINDS, 1000, Answer())
+    other = LengthModel.kinds("model", 100)
+    for ticket in range(ENOUGH):
+        model.end(model.begin(other, ticket, Answer()), ticket, 20.0)
+    model.end(under_way, 1000, 30.0)  # begun before they parted: written down in both
+    assert [model.predict(KINDS, 2048, quantile) for quantile in (0.5, 0.99)] == [10.0, 30.0]
+    assert [model.predict(other, 100, quantile) for quantile in (0.01, 0.99)] == [20.0, 20.0]
+    unseen = LengthModel.kinds("model", 9)
+    assert [model.predict(unseen, 500, quantile) for quantile in (0.2, 0.7, 0.99)] == [10.0, 20.0, 30.0]
 
 
 def test_weights_are_those_of_the_textbook() -> None:
     """Completed at 10 and 30, still running at 20: the latter's third goes to the longer one (Efron)."""
     model = LengthModel(256)
-    for ticket in range(3 * ENOUGH):
-        model.begin(KINDS, ticket, Answer(seen=20.0))
+    books = [model.begin(KINDS, ticket, Answer(seen=20.0)) for ticket in range(3 * ENOUGH)]
     for ticket in range(2 * ENOUGH):
-        model.end(KINDS, ticket, 10.0 if ticket % 2 else 30.0)
+        model.end(books[ticket], ticket, 10.0 if ticket % 2 else 30.0)
     below = [step / 100 + 0.005 for step in range(100)]
     predictions = [model.predict(KINDS, 2048, quantile) for quantile in below]
     assert predictions.count(10.0) == pytest.approx(33, abs=1)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.core.prompts import MAX_MODELS, PromptSizes, Text
+from tidegate.core.prompts import MAX_MODELS, PromptSizes
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_caution_lasts_until_prompts_were_counted() -> None:
     sizes.is_counted = True
     assert sizes.is_cold
     assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1500)
-    sizes.learn_counted({"m": Text(30_000, 0)}, 6000)
+    sizes.learn_counted({"m": (30_000, 0)}, 6000)
     assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1.05 * 642, rel=0.01)
 
 
 def test_a_counter_that_cannot_be_about_these_bytes_is_held_within_bounds() -> None:
     """Nine bytes to a token and three quarters of one are the ends."""
     sizes = PromptSizes(3.0)
-    sizes.learn_counted({"thin": Text(30_000, 0)}, 1)
-    sizes.learn_counted({"thick": Text(30_000, 0)}, 1e9)
-    sizes.learn_counted({"none": Text(30_000, 0)}, -5)
+    sizes.learn_counted({"thin": (30_000, 0)}, 1)
+    sizes.learn_counted({"thick": (30_000, 0)}, 1e9)
+    sizes.learn_counted({"none": (30_000, 0)}, -5)
     assert sizes.estimate("t", "thin", 3000, 0) == pytest.approx(1.05 * 300)
     assert sizes.estimate("t", "thick", 3000, 0) == pytest.approx(1.05 * 4000)
     assert sizes.estimate("t", "none", 3000, 0) == pytest.approx(1000)

@@ -16,7 +16,7 @@ Where things are decided
     Who is refused at the door, in order of cost                          intake.py
     Who goes first: classes, tenants in turn, sessions, returns           fair_queue.py
     Who starts next: promotion of starved classes, passing                dispatch.py
-    Whether it fits: every bound of one engine, asked in one place        instance.py
+    Whether it fits: every bound of one engine, asked in one place        instance.py, verdict.py
     What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
     How long answers and prompts are                                      lengths.py, prompts.py
     What the engine's prompt counter says of the tokenizer                prompt_counter.py
@@ -27,6 +27,7 @@ Where things are decided
     How much may run without readings                                     blind.py
     When a refused caller may come back                                   retry_calendar.py, bucket.py
     How fast slots come free                                              rates.py
+    What a request has used in the end, and what that teaches             running.py, usage.py
     Who gives way in a full room                                          room.py
     The order of it all within one step                                   cycle.py
     The operations                                                        gate.py

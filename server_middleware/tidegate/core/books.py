@@ -15,7 +15,7 @@ from tidegate.core.rates import ServiceRate
 from tidegate.core.refusals import Refusals
 from tidegate.core.retry_calendar import RetryCalendar
 from tidegate.core.room import Room
-from tidegate.core.running import Running
+from tidegate.core.running import ESTIMATE_EVERY_S, Running
 from tidegate.core.tenants import Tenants
 
 
@@ -38,6 +38,10 @@ class Books:
 
     def bring_up(self, now: float) -> None:
         """Everything that changes by the mere passing of time."""
-        self.rate.tick(now, is_loaded=bool(self.queue.waiters))
-        self.calendar.advance(now)
-        self.running.estimate(now)
+        rate, waiters, running = self.rate, self.queue.waiters, self.running
+        if waiters or rate.is_loaded:
+            rate.tick(now, is_loaded=bool(waiters))
+        if self.calendar.next_at <= now:
+            self.calendar.advance(now)
+        if now - running.estimated_at >= ESTIMATE_EVERY_S:
+            running.estimate(now)

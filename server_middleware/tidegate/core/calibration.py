@@ -55,6 +55,11 @@ class Calibration:
         known = self._shares.get(tenant)
         return max(1.0, self.kp) if known is None else known
 
+    def charged_share(self, tenant: str) -> float:
+        """The share that a prompt is charged before it has been read: it is never discounted."""
+        known = self._shares.get(tenant, self.kp)
+        return known if known > 1.0 else 1.0
+
     def restate(self, tenant: str, ratio: float) -> None:
         """This tenant's estimates have become `ratio` times what they were: the share keeps its tokens."""
         known = self._shares.get(tenant)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from tidegate.core.backoff import Backoff
 from tidegate.core.books import Books
-from tidegate.core.decisions import Admit, Decision, Queued, Reason, Refuse, Step, Uniform
+from tidegate.core.decisions import NOTHING, Admit, Decision, Queued, Reason, Refuse, Step, Uniform
 from tidegate.core.dispatch import Choice
 from tidegate.core.fair_queue import Waiter
-from tidegate.core.instance import Verdict
+from tidegate.core.pool import Placement
+from tidegate.core.verdict import Verdict
 
 
 @dataclass(slots=True)
@@ -36,20 +37,26 @@ class Cycle:
         self._look_at: float | None = None
         self.blocked_by: Verdict | None = None
 
-    def start_at_once(self, waiter: Waiter, cancelled: tuple[int, ...], now: float) -> Step | None:
+    def start_at_once(self, waiter: Waiter, now: float) -> Step | None:
         """The whole cycle for an arrival that finds nobody waiting and fits; `None` where it must be seated.
 
         It goes through without a seat, and leaves behind what it would have left behind.
         """
-        flow = waiter.flow
+        books, flow = self._books, waiter.flow
         has_turns = flow.turns is not None or waiter.ask.end_user is not None
-        if self._books.queue.waiters or flow.tenant.is_at_cap or has_turns:
+        if books.queue.waiters or has_turns or flow.tenant.is_at_cap:
             return None
-        choice = self._books.dispatcher.at_once(waiter, now)
-        if choice is None:
+        placement = books.dispatcher.at_once(waiter, now)
+        if placement is None:
             return None
-        self._books.queue.pass_through(waiter)
-        return Step(decision=self._admit(choice, 0.0, now), cancelled=cancelled)
+        flow.pass_through()
+        return Step(self._admit(waiter, placement, 0.0, now), (), (), waiter.supersedes)
+
+    def follow_up(self, now: float, uniform: Uniform) -> Step:
+        """Bring the queue to rest after something that neither answers anybody nor makes anybody leave it."""
+        if self._books.queue.waiters or self.blocked_by is not None:
+            return self.run(Effects(), now, uniform)
+        return NOTHING  # nothing waits, and nothing did: all is at rest already
 
     def run(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None = None) -> Step:
         """Bring the queue to rest; `arrival` is the waiter just seated, whose decision is wanted."""
@@ -104,11 +111,11 @@ class Cycle:
         waiter = choice.waiter
         self._books.dispatcher.started(choice)
         self._books.queue.remove(waiter.ask.ticket)
-        return self._admit(choice, max(0.0, now - waiter.seated_at), now)
+        return self._admit(waiter, choice.placement, max(0.0, now - waiter.seated_at), now)
 
-    def _admit(self, choice: Choice, waited_s: float, now: float) -> Admit:
-        lease = self._books.running.start(choice, waited_s, now)
-        return Admit(lease.ask.ticket, lease.instance, waited_s, lease.predicted * lease.sequences)
+    def _admit(self, waiter: Waiter, placement: Placement, waited_s: float, now: float) -> Admit:
+        lease = self._books.running.start(waiter, placement, waited_s, now)
+        return Admit(waiter.ask.ticket, lease.instance, waited_s, lease.predicted * lease.sequences)
 
     def _make_room(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None) -> bool:
         if arrival is None or arrival.ask.ticket not in self._books.queue.waiters:

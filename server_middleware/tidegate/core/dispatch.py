@@ -10,13 +10,12 @@ blocked by the KV ledger may be passed by a request that will be out of its way,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tidegate.core.fair_queue import Band, FairQueue, Waiter
-from tidegate.core.instance import Ceiling, Instance, Verdict
-from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
-from tidegate.core.pool import Pool
+from tidegate.core.pool import Placement, Pool
+from tidegate.core.verdict import FITS, Ceiling, Verdict
 
 RESERVE_S = 60.0  # a class not seen for this long lends its reserve
 BETWEEN_PROMOTIONS = 3  # other dispatches between two promotions
@@ -25,17 +24,18 @@ SCAN_EVERY_S = 0.05  # passers are looked for this often at most; a blocked head
 PASSER_QUANTILE = 0.95  # who passes is judged by a long answer: choosing the hopeful would bias the sum
 
 
-class Choice(NamedTuple):
+@dataclass(slots=True)
+class Choice:
     """A waiter, the ceiling at which it was judged, and where it stands."""
 
     waiter: Waiter
     ceiling: Ceiling
-    verdict: Verdict
-    instance: Instance
-    demand: Demand
-    quantile: float
-    predicted: float  # output tokens per sequence, at this quantile
-    prompt: float  # tokens, by what is known now
+    placement: Placement
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it fits, or the bound that bit."""
+        return self.placement.verdict
 
 
 class Dispatcher:
@@ -45,7 +45,7 @@ class Dispatcher:
         self._options = options
         self._queue = queue
         self._pool = pool
-        self._overdue: Choice | None = None  # at the last look
+        self._dispatches = 0
         self._scanned_at = float("-inf")
         self.blocked_by: Verdict | None = None  # what held the first head back, at the last look
         shares = [option.kv_ceiling for option in options.classes]
@@ -62,29 +62,29 @@ class Dispatcher:
                 return self._lowered[band.rank]
         return self._lent[band.rank]
 
-    def at_once(self, waiter: Waiter, now: float) -> Choice | None:
-        """The only one there is, if it may start; what `next` would say of it, for less."""
-        self._overdue = None
-        choice = self._judge(waiter, waiter.quantile, self.ceiling(waiter.flow.band, now), now)
-        if choice.verdict is not Verdict.FITS:
+    def at_once(self, waiter: Waiter, now: float) -> Placement | None:
+        """Where the only one there is may start, if it may; what `next` would say of it, for less."""
+        band = waiter.flow.band
+        placement = self._pool.place(waiter.ask, waiter.kinds, waiter.quantile, self.ceiling(band, now), now)
+        if placement.verdict is not FITS:
             return None
-        self._count(choice)
-        return choice
+        self._count(band)
+        return placement
 
     def next(self, now: float) -> Choice | None:
         """The request to start now, `None` if nobody may."""
-        overdue = self._overdue = self._find_overdue(now)
-        if overdue is not None and overdue.verdict is Verdict.FITS:
+        overdue = self._find_overdue(now)
+        if overdue is not None and overdue.verdict is FITS:
             return overdue
         blocked: list[Choice] = []
         for waiter in self._in_order(blocked, now):
             quantile = max(waiter.quantile, PASSER_QUANTILE) if blocked else waiter.quantile
             choice = self._judge(waiter, quantile, self.ceiling(waiter.flow.band, now), now)
-            if choice.verdict is Verdict.FITS and not self._starves(overdue, choice, now):
+            if choice.verdict is FITS and not self._starves(overdue, choice, now):
                 if all(self._may_pass(choice, head, now) for head in blocked):
                     self._scanned_at = now if blocked else self._scanned_at
                     return choice
-            elif choice.verdict is not Verdict.FITS or not blocked:
+            elif choice.verdict is not FITS or not blocked:
                 if waiter.blocked_since is None:
                     waiter.blocked_since = now
                 blocked.append(choice)
@@ -94,16 +94,19 @@ class Dispatcher:
     def started(self, choice: Choice) -> None:
         """Count a dispatch: against the other classes' patience, and the heads it passed."""
         waiter = choice.waiter
-        self._count(choice)
+        self._count(waiter.flow.band)
         for band in self._queue.bands[: waiter.flow.band.rank + 1]:
             head = band.head()
             if head is not None and head is not waiter and head.blocked_since is not None:
                 head.passes += 1
 
-    def _count(self, choice: Choice) -> None:
-        for band in self._queue.bands:
-            band.since_served += 1
-        choice.waiter.flow.band.since_served = 0
+    def _count(self, served: Band) -> None:
+        self._dispatches += 1
+        served.served_at = self._dispatches
+
+    def since_served(self, band: Band) -> int:
+        """Dispatches of other classes since its last one."""
+        return self._dispatches - band.served_at
 
     def next_overdue_at(self, now: float) -> float | None:
         """When the next class becomes overdue, and may then be judged at the top ceiling."""
@@ -116,16 +119,11 @@ class Dispatcher:
                     first = instant
         return first
 
-    @property
-    def has_overdue(self) -> bool:
-        """Whether a class was waiting for its promotion at the last look."""
-        return self._overdue is not None
-
     def _find_overdue(self, now: float) -> Choice | None:
         """The longest overdue class's head, judged at the top ceiling."""
         worst: tuple[float, Waiter] | None = None
         for band in self._queue.bands:
-            if band.since_served < BETWEEN_PROMOTIONS:
+            if self.since_served(band) < BETWEEN_PROMOTIONS:
                 continue
             oldest = band.oldest()
             if oldest is None:
@@ -138,14 +136,15 @@ class Dispatcher:
 
     def _starves(self, overdue: Choice | None, choice: Choice, now: float) -> bool:
         """Whether starting this one keeps an overdue head out that has let enough others pass."""
-        if overdue is None or overdue.waiter.flow.band.since_served < 2 * BETWEEN_PROMOTIONS:
+        if overdue is None or self.since_served(overdue.waiter.flow.band) < 2 * BETWEEN_PROMOTIONS:
             return False
-        if choice.waiter is overdue.waiter or choice.instance is not overdue.instance:
+        candidate, kept_out = choice.placement, overdue.placement
+        if choice.waiter is overdue.waiter or candidate.instance is not kept_out.instance:
             return False
-        limit = choice.instance.limit(self.top, now)
-        if overdue.verdict is not Verdict.KV or limit is None:
+        limit = candidate.instance.limit(self.top, now)
+        if kept_out.verdict is not Verdict.KV or limit is None:
             return True
-        return choice.instance.ledger.peak_beside([overdue.demand, choice.demand]) > limit
+        return candidate.instance.ledger.peak_beside([kept_out.demand, candidate.demand]) > limit
 
     def _in_order(self, blocked: list[Choice], now: float) -> Iterator[Waiter]:
         """Heads by class; behind the first blocked one, now and then, those who might pass it."""
@@ -176,19 +175,19 @@ class Dispatcher:
         return now - since <= bounds.max_pass_s
 
     def _judge(self, waiter: Waiter, quantile: float, ceiling: Ceiling, now: float) -> Choice:
-        placement = self._pool.place(waiter.ask, waiter.kinds, quantile, ceiling, now)
-        return Choice(waiter, ceiling, *placement)
+        return Choice(waiter, ceiling, self._pool.place(waiter.ask, waiter.kinds, quantile, ceiling, now))
 
     def _may_pass(self, choice: Choice, head: Choice, now: float) -> bool:
         """Whether it may start before this blocked head."""
         routed = head.waiter.ask.instance
-        if routed is not None and routed != choice.instance.name:
+        candidate = choice.placement
+        if routed is not None and routed != candidate.instance.name:
             return True
         if head.verdict is not Verdict.KV or not self._is_passable(head, now):
             return False
-        limit = choice.instance.limit(head.ceiling, now)
+        limit = candidate.instance.limit(head.ceiling, now)
         if limit is None:
             return False
-        ledger = choice.instance.ledger
-        steps = ledger.earliest_fit(head.demand, limit)
-        return not ledger.would_delay(head.demand, choice.demand, steps, limit)
+        ledger, demand = candidate.instance.ledger, head.placement.demand
+        steps = ledger.earliest_fit(demand, limit)
+        return not ledger.would_delay(demand, candidate.demand, steps, limit)

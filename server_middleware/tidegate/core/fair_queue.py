@@ -39,6 +39,7 @@ class Waiter:
     quantile: float
     charged_tokens: float
     is_returning: bool = False
+    supersedes: tuple[int, ...] = ()  # the running attempt it takes over from
     sequence: int = 0
     blocked_since: float | None = None
     passes: int = 0
@@ -99,6 +100,11 @@ class Flow:
         if self.turns is not None:
             self.turns.leave(ticket)
 
+    def pass_through(self) -> None:
+        """What taking a seat and leaving it at once does to the tenant's turn, while nobody waits."""
+        if self.counter < self.band.floor:
+            self.counter = self.band.floor
+
     @property
     def load(self) -> float:
         """Seats taken, over weight."""
@@ -111,12 +117,13 @@ class Band:
     def __init__(self, rank: int, options: ClassOptions) -> None:
         self.rank = rank
         self.options = options
+        self.max_wait_s = options.max_wait_s
         self.starvation_bound_s = options.starvation_bound_s
         self.queued = 0
         self.running = 0
         self.seen_at = float("-inf")  # last time somebody of this class asked
         self.active_weight = 0.0  # of tenants queued, running or booked
-        self.since_served = SERVED_LONG_AGO  # dispatches of other classes since its last one
+        self.served_at = -SERVED_LONG_AGO  # which dispatch was its last one
         self.floor = 0.0  # least counter served of late; nobody returns below it
         self.order: OrderedDict[int, Waiter] = OrderedDict()  # by seating
         self._heap: list[tuple[float, int, Flow]] = []
@@ -259,11 +266,6 @@ class FairQueue:
             band.schedule(flow)
         band.note_load(flow)
         band.note_activity(flow)
-
-    def pass_through(self, waiter: Waiter) -> None:
-        """What taking a seat and leaving it at once does to the tenant's turn, while nobody waits."""
-        flow = waiter.flow
-        flow.counter = max(flow.counter, flow.band.floor)
 
     def remove(self, ticket: int) -> Waiter | None:
         """Leave the room; O(1) apart from bookkeeping of the tenant's turn."""

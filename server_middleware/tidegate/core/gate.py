@@ -68,39 +68,38 @@ class Gate:
         Raises:
             InvalidAsk: unknown class, or a ticket already in use; nothing has changed.
         """
-        if ask.ticket in self._books.queue.waiters or ask.ticket in self._books.running:
-            raise InvalidAsk(f"ticket is {ask.ticket}, which is in use; expected one not waiting or running.")
-        self._intake.require_class(ask.priority_class)
-        self._bring_up(now)
-        outcome = self._intake.judge(ask, self._now, uniform)
+        books, cycle, ticket = self._books, self._cycle, ask.ticket
+        if ticket in books.queue.waiters or ticket in books.running:
+            raise InvalidAsk(f"ticket is {ticket}, which is in use; expected one not waiting or running.")
+        if ask.priority_class not in books.queue.by_name:
+            self._intake.require_class(ask.priority_class)
+        now = self._bring_up(now)
+        outcome = self._intake.judge(ask, now, uniform)
         if isinstance(outcome, Refuse):
-            return self._cycle.run(Effects(decision=outcome), self._now, uniform)
-        step = self._cycle.start_at_once(outcome.waiter, outcome.superseded, self._now)
+            return cycle.run(Effects(decision=outcome), now, uniform)
+        step = cycle.start_at_once(outcome, now)
         if step is not None:
             return step
-        self._books.queue.push(outcome.waiter)
-        return self._cycle.run(
-            Effects(cancelled=list(outcome.superseded)), self._now, uniform, arrival=outcome.waiter
-        )
+        books.queue.push(outcome)
+        return cycle.run(Effects(cancelled=list(outcome.supersedes)), now, uniform, arrival=outcome)
 
     def cancel(self, ticket: int, now: float, uniform: Uniform) -> Step:
         """A waiter has left; one that was just granted counts as abandoned. Unknown tickets: nothing."""
-        self._bring_up(now)
+        now = self._bring_up(now)
         waiter = self._books.queue.remove(ticket)
         if waiter is None:
-            self._books.running.end(ticket, _ABANDONED, self._now)
-        else:
-            self._cycle.give_back(waiter, self._now)
-            key = key_of(waiter.ask)
-            if key is not None and waiter.ask.identity is not None:
-                self._books.calendar.keep_place(waiter.flow, key, waiter.arrived_at, self._now)
-        return self._cycle.run(Effects(), self._now, uniform)
+            return self.release(ticket, _ABANDONED, now, uniform)
+        self._cycle.give_back(waiter, now)
+        key = key_of(waiter.ask)
+        if key is not None and waiter.ask.identity is not None:
+            self._books.calendar.keep_place(waiter.flow, key, waiter.arrived_at, now)
+        return self._cycle.run(Effects(), now, uniform)
 
     def release(self, ticket: int, settlement: Settlement, now: float, uniform: Uniform) -> Step:
         """A lease has ended. Idempotent."""
-        self._bring_up(now)
-        self._books.running.end(ticket, settlement, self._now)
-        return self._cycle.run(Effects(), self._now, uniform)
+        now = self._bring_up(now)
+        self._books.running.end(ticket, settlement, now)
+        return self._cycle.follow_up(now, uniform)
 
     def progress(self, ticket: int, output_tokens: float, now: float) -> None:
         """Output tokens of all sequences seen in the stream so far; the first call marks the first one.
@@ -144,8 +143,7 @@ class Gate:
 
     def advance(self, now: float, uniform: Uniform) -> Step:
         """Time has passed."""
-        self._bring_up(now)
-        return self._cycle.run(Effects(), self._now, uniform)
+        return self._cycle.follow_up(self._bring_up(now), uniform)
 
     def set_limits(
         self, tenants: dict[str, TenantLimits], default_tenant: TenantLimits, now: float, uniform: Uniform
@@ -195,11 +193,16 @@ class Gate:
         """A frozen snapshot."""
         return statistics(self._books, self._cycle.blocked_by, max(self._now, now))
 
-    def _tell(self, now: float) -> None:
+    def _tell(self, now: float) -> float:
         """One clock for everything; it never runs backwards, and nonsense does not move it."""
-        if math.isfinite(now):
-            self._now = max(self._now, now)
+        if self._now < now < math.inf:
+            self._now = now
+        return self._now
 
-    def _bring_up(self, now: float) -> None:
-        self._tell(now)
-        self._books.bring_up(self._now)
+    def _bring_up(self, now: float) -> float:
+        if self._now < now < math.inf:
+            self._now = now
+        else:
+            now = self._now
+        self._books.bring_up(now)
+        return now

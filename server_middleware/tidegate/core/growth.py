@@ -48,7 +48,8 @@ class Growth:
 
     def ended(self, lease: Lease, read_at: float, now: float) -> None:
         """A lease has ended, after the reading of `read_at`."""
-        self._busy_s += _decoding_s(lease, read_at, now)
+        if self._counter is not None:  # else there is nothing to divide by it
+            self._busy_s += _decoding_s(lease, read_at, now)
 
     def observe(self, reading: Reading, ledger: Ledger, read_at: float, now: float) -> None:
         """Compare the engine's counter with the streams, and state every stream's output anew."""
@@ -81,9 +82,10 @@ class Growth:
 
 def _decoding_s(lease: Lease, since: float, now: float) -> float:
     """Sequence seconds in which a lease generated; a stream does so from its first token on."""
-    begun_at = lease.first_token_at
-    if begun_at is None and not lease.ask.streams:
+    ask, begun_at = lease.ask, lease.first_token_at
+    if begun_at is None and not ask.streams:
         begun_at = lease.started_at
-    if begun_at is None or lease.is_drained or not lease.ask.generates:
+    if begun_at is None or lease.is_drained or not ask.generates:
         return 0.0
-    return max(0.0, now - max(begun_at, since)) * lease.sequences
+    lasted_s = now - (since if since > begun_at else begun_at)
+    return lasted_s * lease.sequences if lasted_s > 0.0 else 0.0

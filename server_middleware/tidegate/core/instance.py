@@ -7,8 +7,7 @@ peak. It changes nothing. A lone request always runs: nothing would ever get eas
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import NamedTuple
+import math
 
 from tidegate.core.blind import ERROR_CUT, GAP_CUT, LATE_CUT, BlindBudget, Usual
 from tidegate.core.calibration import Calibration
@@ -21,33 +20,14 @@ from tidegate.core.prefill import Prefill
 from tidegate.core.prompt_counter import PromptCounter
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
-from tidegate.core.signal import Signal, State
+from tidegate.core.signal import FRESH, STALE, Signal, State
+from tidegate.core.verdict import FITS, Ceiling, Verdict
 
 HIGH_BEFORE_KNOWN, HIGH_ONCE_KNOWN, HIGH_WHEN_CERTAIN = 0.82, 0.955, 0.96
 HYSTERESIS = 0.015
 RAMP_S = 10.0  # after a blind spell the budget widens to the full capacity over this long
 DEFAULT_SERVICE_S = 4.0
 TINY_SHARE = 0.02  # of the capacity: what the margin is kept for, where it is of the top class
-
-
-class Ceiling(NamedTuple):
-    """What a class may use: its share, and how it stands to the others."""
-
-    share: float  # of the capacity
-    is_lowered: bool = False  # a class above has a higher one, and needs it
-    is_top: bool = False  # its own is the highest there is: the others keep a reserve free for it
-
-
-class Verdict(Enum):
-    """Whether it fits, or the bound that bit."""
-
-    FITS = "fits"
-    LEVEL = "level"  # above the watermark, stalled or asleep
-    ENGINE_QUEUE = "engine_queue"
-    SEQUENCES = "sequences"
-    PREFILL = "prefill"
-    KV = "kv"
-    BLIND = "blind"
 
 
 class Instance:
@@ -86,17 +66,29 @@ class Instance:
         self.high_watermark = high if kv.high_watermark is None else kv.high_watermark
         low = self.high_watermark - HYSTERESIS if kv.low_watermark is None else kv.low_watermark
         self.low_watermark = min(low, self.high_watermark)  # re-opens below it
+        is_wider = kv.high_watermark is None  # for the top class, by half of what is kept free more for it
+        self.top_watermark = (1 + self.high_watermark) / 2 if is_wider else self.high_watermark
         self.block_tokens: float = (reading.block_tokens if reading else None) or kv.block_tokens
         stated = reading.max_model_tokens if reading else None
         self.context_limit: float | None = kv.max_model_tokens or stated  # prompt and answer together
+        self.stated_capacity = kv.capacity_tokens or (reading.capacity_tokens if reading else None)
+        self.stated_sequences = kv.max_sequences
+        if self.stated_sequences is None and reading is not None:
+            self.stated_sequences = reading.max_sequences
+        bounds = (self.context_limit, self.stated_capacity)
+        self.least_bound = min([bound for bound in bounds if bound is not None], default=math.inf)
+        self.is_asleep = reading is not None and reading.asleep
+        self.is_queueing = self.signal.is_queueing(self.options.queue.max_waiting_in_engine)
 
     @property
     def max_sequences(self) -> int | None:
         """The engine's bound on sequences running at once, less where they slow each other down."""
-        stated = self.options.kv.max_sequences
-        if stated is None and self.signal.reading is not None:
-            stated = self.signal.reading.max_sequences
-        return self.pace.bound(stated)
+        return self.pace.bound(self.stated_sequences)
+
+    def may_hold(self, floor: float) -> bool:
+        """Whether a prompt of so many tokens at least can ever run here, as far as is known."""
+        context, capacity = self.context_limit, self.stated_capacity
+        return (context is None or floor < context) and (capacity is None or floor <= capacity)
 
     @property
     def mean_service_s(self) -> float:
@@ -111,76 +103,83 @@ class Instance:
         return self._margin(0.0 if is_top else self.ledger.risk(), now)
 
     def _margin(self, risk: float, now: float) -> float:
-        margin = max(self.calibration.margin, risk) + self.signal.extra_margin(now)
-        return min(self.options.kv.margin_max, margin)
+        known, most = self.calibration.margin, self.options.kv.margin_max
+        margin = (risk if risk > known else known) + self.signal.extra_margin(now)
+        return margin if margin < most else most
 
     def level(self) -> float | None:
         """The measured level carried forward to now."""
         return self.signal.level(self.ledger.held_tokens(), self.capacity)
 
-    def is_above_watermark(self) -> bool:
-        """With hysteresis. An engine without a KV gauge is never above it."""
-        return self.signal.is_above(self.level(), self.high_watermark, self.low_watermark)
-
     def state(self, now: float) -> State:
         """What the readings are worth; the watermark is brought up first, since it is part of that."""
-        self.is_above_watermark()
-        return self.signal.state(now)
+        signal = self.signal
+        level = signal.level(self.ledger.held_tokens(), self.capacity)
+        signal.is_above(level, self.high_watermark, self.low_watermark)
+        return signal.state(now)
 
     def limit(self, ceiling: Ceiling, now: float) -> float | None:
         """Tokens the projected peak of our leases may reach, `None` while the capacity is unknown."""
-        return self._limit(self.margin(now, is_top=ceiling.is_top), ceiling, now)
-
-    def _limit(self, margin: float, ceiling: Ceiling, now: float) -> float | None:
         if self.capacity is None:
             return None
-        whole = self.capacity * (1 - margin) * self._ramp(now)
+        return self._limit(self.capacity, self.margin(now, is_top=ceiling.is_top), ceiling, now)
+
+    def _limit(self, capacity: float, margin: float, ceiling: Ceiling, now: float) -> float:
+        whole = capacity * (1 - margin)
+        if self.budget.share < 1.0:
+            whole *= self._ramp(now)
         return whole * ceiling.share - self.calibration.foreign_tokens
 
     def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float) -> Verdict:
         """Whether a candidate may start now."""
-        state = self.state(now)
-        is_blind = state is State.BLIND or (state is State.FROZEN and bool(self.ledger.leases))
-        if state is State.ASLEEP or (state is State.STALLED and self.ledger.leases):
+        state, ledger, is_blind = self.state(now), self.ledger, False
+        leases = ledger.leases
+        if state is not FRESH and state is not STALE:
+            is_blind = state is State.BLIND or (state is State.FROZEN and bool(leases))
+            if state is State.ASLEEP or (state is State.STALLED and leases):
+                return Verdict.LEVEL
+            if is_blind and self.options.signal.on_blind == "closed":
+                return Verdict.BLIND
+        heeds_level = self.signal.is_closed and not is_blind and state is not State.FROZEN
+        if heeds_level and self._is_closed_to(ceiling):
             return Verdict.LEVEL
-        if is_blind and self.options.signal.on_blind == "closed":
-            return Verdict.BLIND
-        if not is_blind and state is not State.FROZEN and self._is_closed_to(ceiling):
-            return Verdict.LEVEL
-        if not self.ledger.leases:
-            return Verdict.FITS
-        most = self.max_sequences
-        if most is not None and self.ledger.sequences + demand.sequences > max(1, int(most * ceiling.share)):
+        if not leases:
+            return FITS
+        most = self.stated_sequences if self.pace.share >= 1.0 else self.max_sequences
+        sequences = ledger.sequences + demand.sequences
+        if most is not None and sequences > most * ceiling.share and sequences > 1:
             return Verdict.SEQUENCES
         if is_blind and self.options.signal.on_blind == "open":
-            return Verdict.FITS
-        if not is_blind and self.signal.is_queueing(self.options.queue.max_waiting_in_engine):
+            return FITS
+        if self.is_queueing and not is_blind:
             return Verdict.ENGINE_QUEUE
-        if self.prefill.exceeds(
-            self.ledger.unread_prompt, prompt, self.pace.share, is_lowered=ceiling.is_lowered
-        ):
+        unread = ledger.unread_prompt
+        if unread > 0 and self.prefill.exceeds(unread, prompt, self.pace.share, ceiling.is_lowered):
             return Verdict.PREFILL
         return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
 
     def _kv_verdict(self, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool) -> Verdict:
         """The present level, then the projected peak; the margin is for the top class's smallest."""
-        is_tiny = ceiling.is_top and not is_blind and self._is_tiny(demand)
-        most = self._limit(0.0 if is_tiny else self._margin(0.0, now), ceiling, now)
-        if self.capacity is None or most is None:
+        capacity, ledger, is_top = self.capacity, self.ledger, ceiling.is_top
+        if capacity is None:
             return self._verdict_without_capacity(demand, is_blind=is_blind)
-        held = self.ledger.held_tokens() + self.calibration.foreign_tokens
-        if held + demand.held > self.capacity * self._watermark_of(ceiling) * ceiling.share:
+        held = ledger.held_tokens() + self.calibration.foreign_tokens
+        watermark = self.top_watermark if is_top else self.high_watermark
+        if held + demand.held > capacity * watermark * ceiling.share:
             return Verdict.KV
-        least = most if ceiling.is_top else self._limit(self.options.kv.margin_max, ceiling, now)
-        fits = self.ledger.surely_fits(demand, least or 0.0, most)
-        if fits is None:
-            limit = most if is_tiny else self.limit(ceiling, now)
-            fits = self.ledger.fits(demand, limit or 0.0)
-        return Verdict.FITS if fits else Verdict.KV
-
-    def _is_tiny(self, demand: Demand) -> bool:
-        tokens = demand.held + demand.sequences * demand.left
-        return self.capacity is not None and tokens <= TINY_SHARE * self.capacity
+        if not is_top:
+            least = self._limit(capacity, self.options.kv.margin_max, ceiling, now)
+            if ledger.surely_fits(demand, least):
+                return FITS
+        is_tiny = is_top and not is_blind and _tokens(demand) <= TINY_SHARE * capacity
+        most = self._limit(capacity, 0.0 if is_tiny else self._margin(0.0, now), ceiling, now)
+        if is_top and ledger.surely_fits(demand, most):
+            return FITS
+        if ledger.surely_exceeds(demand, most):
+            return Verdict.KV
+        margin = 0.0 if is_tiny else self.margin(now, is_top=is_top)
+        fits = ledger.fits(demand, self._limit(capacity, margin, ceiling, now))
+        return FITS if fits else Verdict.KV
 
     def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:
         """Watermark and credit: each lease admitted since the reading counts as one share of the level."""
@@ -195,24 +194,15 @@ class Instance:
         return Verdict.FITS if credited <= self.high_watermark else Verdict.KV
 
     def _is_closed_to(self, ceiling: Ceiling) -> bool:
-        """The top class waits for its watermark alone: hysteresis is for those who keep clear of it."""
-        if not (self.signal.is_closed and ceiling.is_top):
-            return self.signal.is_closed
+        """Once it is closed; the top class waits for its watermark alone, without hysteresis."""
+        if not ceiling.is_top:
+            return True
         level = self.level()
-        return level is not None and level >= self._watermark_of(ceiling)
-
-    def _watermark_of(self, ceiling: Ceiling) -> float:
-        """The one of all, or, where it was not set, half of what it keeps free more for the top class."""
-        high = self.high_watermark
-        is_wider = ceiling.is_top and self.options.kv.high_watermark is None
-        return (1 + high) / 2 if is_wider else high
+        return level is not None and level >= self.top_watermark
 
     def _ramp(self, now: float) -> float:
         """The blind budget's share, and after a blind spell a ramp from it back to all."""
-        share = self.budget.share
-        if share >= 1.0:
-            return 1.0
-        state = self.state(now)
+        share, state = self.budget.share, self.state(now)
         if state in (State.BLIND, State.FROZEN) or self.signal.was_blind_until is None:
             return share if state in (State.BLIND, State.FROZEN) else 1.0
         gone = (now - self.signal.was_blind_until) / RAMP_S
@@ -242,10 +232,11 @@ class Instance:
 
     def start(self, lease: Lease, now: float) -> None:
         """Charge a lease."""
-        self.ledger.add(lease)
+        ledger = self.ledger
+        ledger.add(lease)
         self.prompt_counter.started(lease)
         self.admitted_since_reading += 1
-        self.signal.busy(len(self.ledger.leases), now)
+        self.signal.busy(len(ledger.leases), now)
 
     def end(self, ticket: int, now: float, *, has_completed: bool = True) -> Lease:
         """Take a lease off the books."""
@@ -292,3 +283,8 @@ class Instance:
         if not self.prefill.rate or not pace or not self.ledger.leases:
             return 0.0
         return (self.ledger.unread_prompt + prompt) / self.prefill.rate / pace
+
+
+def _tokens(demand: Demand) -> float:
+    """From its start to its end."""
+    return demand.held + demand.sequences * demand.left

@@ -6,27 +6,18 @@ tenant's quota, which comes last and is given back by whoever refuses after it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tidegate.core.books import Books
 from tidegate.core.decisions import Ask, InvalidAsk, Reason, Refuse, Uniform
 from tidegate.core.fair_queue import Flow, Waiter
-from tidegate.core.instance import Verdict
 from tidegate.core.lengths import LengthModel
 from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import EARLY_S, Slot
+from tidegate.core.verdict import Verdict
 
 SESSION_HEAD_START_S = 5.0  # a conversation under way counts as if it had come this much earlier
 MEDIAN = 0.5
 _ANY = Ask(ticket=0, tenant="", priority_class="", prompt_tokens=0)  # any request: may run anywhere
 GOLDEN = 0.6180339887498949  # spreads quantiles evenly: the sum of predictions varies least
-
-
-class Accepted(NamedTuple):
-    """A request that may wait, and the running attempt it takes over from."""
-
-    waiter: Waiter
-    superseded: tuple[int, ...]
 
 
 class Intake:
@@ -64,33 +55,39 @@ class Intake:
         ask = Ask(ticket=0, tenant=tenant_name, priority_class=class_name, prompt_tokens=0)
         return books.refusals.transient(ask, flow, reason, now, uniform)
 
-    def judge(self, ask: Ask, now: float, uniform: Uniform) -> Accepted | Refuse:
+    def judge(self, ask: Ask, now: float, uniform: Uniform) -> Waiter | Refuse:
         """Refuse, or charge the quota and let it wait."""
         books = self._books
-        flow = books.queue.flow(books.tenants.get(ask.tenant, now), ask.priority_class)
+        tenant = books.tenants.get(ask.tenant, now)
+        flow = tenant.flows.get(ask.priority_class) or books.queue.flow(tenant, ask.priority_class)
         flow.band.seen_at = now
-        permanent = self._permanent(ask, flow)
-        if permanent is not None:
-            return permanent
-        reason = self._signal_reason(ask, now)
-        latest_start_at = self._latest_start(ask, flow, now)
+        permanent, reason = None, None
+        if tenant.quota is not None or not books.pool.is_plain(ask):
+            permanent = self._permanent(ask, flow)
+            if permanent is not None:
+                return permanent
+            reason = self._signal_reason(ask, now)
+        latest_start_at = now + flow.band.max_wait_s
+        if ask.latest_start_at is not None or ask.deadline_at is not None:
+            latest_start_at = self._latest_start(ask, latest_start_at, now)
         if reason is None and latest_start_at < now:
             reason = Reason.WAIT_TOO_LONG
         if reason is not None:
             return books.refusals.transient(ask, flow, reason, now, uniform)
         quantile = self._next_quantile(uniform)
-        slot = self._slot(ask, flow, now)
+        has_returned = ask.attempt > 1 or ask.identity is not None  # or may have
+        slot = self._slot(ask, flow, now) if has_returned else None
         if slot is not None and now < slot.told_at - EARLY_S and not self._is_free(ask, flow, quantile, now):
             return books.refusals.too_early(ask, slot.told_at - now)
-        cost, quota = 0.0, flow.tenant.quota
+        cost, quota = 0.0, tenant.quota
         if quota is not None:
             cost = self._cost(ask, quantile)
             shortfall = quota.charge(cost, ask.identity, now)
             if shortfall is not None:
                 return books.refusals.quota(ask.ticket, shortfall)
             cost = quota.chargeable(cost)
-            if not flow.tenant.usual_cost:
-                flow.tenant.usual_cost = cost
+            if not tenant.usual_cost:
+                tenant.usual_cost = cost
         return self._seat(ask, flow, quantile, cost, latest_start_at, slot, now)
 
     def _seat(
@@ -102,39 +99,44 @@ class Intake:
         latest_start_at: float,
         slot: Slot | None,
         now: float,
-    ) -> Accepted:
+    ) -> Waiter:
         arrived_at = now
-        superseded: tuple[int, ...] = ()
-        earlier = self._books.running.superseded_by(ask, now)
+        supersedes: tuple[int, ...] = ()
+        earlier = self._books.running.superseded_by(ask, now) if ask.is_keyed else None
         if earlier is not None:
             earlier.is_cancelled = True
-            superseded = (earlier.ask.ticket,)
+            supersedes = (earlier.ask.ticket,)
             arrived_at = earlier.started_at - earlier.waited_s
         if slot is not None:
             self._books.calendar.claim(slot)
             arrived_at = min(arrived_at, slot.arrived_at)
-        is_under_way = self._books.tenants.is_under_way(ask.tenant, ask.session, now)
-        order = min(arrived_at, now - SESSION_HEAD_START_S) if is_under_way else arrived_at
-        waiter = Waiter(
-            ask=ask,
-            flow=flow,
-            order=order,
-            arrived_at=arrived_at,
-            seated_at=now,
-            latest_start_at=latest_start_at,
-            kinds=LengthModel.kinds(ask.length_key, ask.max_output_tokens),
-            quantile=quantile,
-            charged_tokens=cost,
-            is_returning=slot is not None,
+        order = arrived_at
+        if ask.session is not None and self._books.tenants.is_under_way(ask.tenant, ask.session, now):
+            order = min(arrived_at, now - SESSION_HEAD_START_S)
+        kinds = LengthModel.kinds(ask.length_key, ask.max_output_tokens)
+        is_returning = slot is not None
+        return Waiter(  # by position: by name takes three times as long
+            ask,
+            flow,
+            order,
+            arrived_at,
+            now,
+            latest_start_at,
+            kinds,
+            quantile,
+            cost,
+            is_returning,
+            supersedes,
         )
-        return Accepted(waiter, superseded)
 
     def _permanent(self, ask: Ask, flow: Flow) -> Refuse | None:
         detail = self._books.pool.never_fits(ask)
         if detail is not None:
             return self._books.refusals.permanent(ask, Reason.PROMPT_TOO_LARGE, "model", detail)
         quota = flow.tenant.quota
-        tokens = None if quota is None else quota.tokens
+        if quota is None:
+            return None
+        tokens = quota.tokens
         if tokens is not None and ask.prompt_tokens_floor > tokens.burst:
             detail = (
                 f"The prompt has at least {ask.prompt_tokens_floor} tokens; "
@@ -144,17 +146,17 @@ class Intake:
         return None
 
     def _signal_reason(self, ask: Ask, now: float) -> Reason | None:
-        if self._books.pool.is_asleep(ask):
+        pool = self._books.pool
+        if pool.is_asleep(ask):
             return Reason.ASLEEP
-        return Reason.KV_BLIND if self._books.pool.is_shut(ask, now) else None
+        return Reason.KV_BLIND if pool.is_shut(ask, now) else None
 
-    def _latest_start(self, ask: Ask, flow: Flow, now: float) -> float:
-        """The least of what the class and the caller allow.
+    def _latest_start(self, ask: Ask, latest_at: float, now: float) -> float:
+        """The least of what the class (`latest_at`) and the caller allow.
 
         A caller that needs the whole answer by an instant may start at once however long it will take,
         but is not queued beyond the instant from which the answer would come too late.
         """
-        latest_at = now + flow.band.options.max_wait_s
         if ask.latest_start_at is not None:
             latest_at = min(latest_at, ask.latest_start_at)
         if ask.deadline_at is not None:
@@ -171,10 +173,7 @@ class Intake:
         return pace_s * self._books.pool.predict(ask, kinds, MEDIAN, instance)
 
     def _slot(self, ask: Ask, flow: Flow, now: float) -> Slot | None:
-        is_retry = ask.attempt > 1
-        if ask.identity is None and not is_retry:
-            return None
-        return self._books.calendar.find(flow, key_of(ask), is_retry=is_retry, now=now)
+        return self._books.calendar.find(flow, key_of(ask), is_retry=ask.attempt > 1, now=now)
 
     def _is_free(self, ask: Ask, flow: Flow, quantile: float, now: float) -> bool:
         """Nothing waits ahead of it and it fits."""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidegate.core.decisions import Ask
-from tidegate.core.lengths import Kinds
+from tidegate.core.lengths import Books, Kinds
 from tidegate.core.occupancy import Demand, Occupancy, projected_peak
 
 DEVIATIONS = 1.5  # standard deviations of the projected occupancy that are kept free
@@ -43,9 +43,11 @@ class Lease:
     prompt: float  # as estimated by what is known of the tenant's text now
     share: float  # of the prompt that is charged: measured over estimated
     lag_tokens: float  # what others generate per sequence while this one's prompt is read
-    charged_virtual: float = 0.0
-    charged_tokens: float = 0.0
     sequences: int = 1
+    pad: float = 0.0  # half a block per sequence
+    charged_tokens: float = 0.0  # to the quota ...
+    charged_virtual: float = 0.0  # ... and to the tenant's turn
+    books: Books | None = None  # where its length is written down at its end
     seen: float = 0.0  # output so far, all sequences
     reported: float = 0.0  # what its stream has shown of that
     first_token_at: float | None = None
@@ -58,7 +60,6 @@ class Lease:
     predicted_at: float = 0.0  # output per sequence at the last prediction
     held: float = 0.0
     left: float = 0.0
-    pad: float = 0.0  # half a block per sequence
     is_uncertain: bool = True  # may run on beyond its prediction; one predicted to use its maximum may not
 
     @property
@@ -68,17 +69,19 @@ class Lease:
 
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
-        self.held = self.share * self.prompt + self.seen + self.pad
-        if not self.ask.generates:
+        ask, seen, predicted = self.ask, self.seen, self.predicted
+        self.held = self.share * self.prompt + seen + self.pad
+        if not ask.generates:
             self.left, self.is_uncertain = 0.0, False
             return
         # What is only inferred does not end before its release: a block of it is always still to come.
-        least = 1.0 if self.ask.streams else max(1.0, 2 * self.pad / self.sequences)
-        self.left = max(least, self.predicted - self.seen / self.sequences)
-        declared = self.ask.max_output_tokens
-        self.is_uncertain = declared is None or self.predicted < declared
-        if self.first_token_at is None:
-            self.left += self.lag_tokens
+        least = 1.0 if ask.streams else max(1.0, 2 * self.pad / self.sequences)
+        left = predicted - seen / self.sequences
+        if left < least:
+            left = least
+        self.left = left + self.lag_tokens if self.first_token_at is None else left
+        declared = ask.max_output_tokens
+        self.is_uncertain = declared is None or predicted < declared
 
 
 @dataclass(slots=True)
@@ -100,24 +103,26 @@ class Ledger:
     def add(self, lease: Lease) -> None:
         """Charge a lease."""
         lease.refresh()
+        held, left, sequences = lease.held, lease.left, lease.sequences
         self.leases[lease.ask.ticket] = lease
         self._present.insert(lease)
-        self.sequences += lease.sequences
+        self.sequences += sequences
         self.unread_prompt += lease.prompt
         if self._held is not None:
-            self._held += lease.held
-        self._most += lease.held + lease.sequences * lease.left
-        self._least += self._at_moment(lease.held, lease.left, lease.sequences)
+            self._held += held
+        self._most += held + sequences * left
+        if left >= self._moment:
+            self._least += held + sequences * self._moment
 
     def remove(self, ticket: int) -> Lease:
         """Take a lease off the books."""
         lease = self.leases.pop(ticket)
         if not lease.is_drained:
             self._drop(lease)
-        if not lease.is_prefilled:
-            self.unread_prompt = max(0.0, self.unread_prompt - lease.prompt)
         if not self.leases:
             self.unread_prompt = 0.0
+        elif lease.first_token_at is None:
+            self._read(lease)
         return lease
 
     def drain(self, lease: Lease) -> None:
@@ -129,7 +134,7 @@ class Ledger:
         """Its prompt has been read."""
         if lease.first_token_at is None:
             lease.first_token_at = now
-            self.unread_prompt = max(0.0, self.unread_prompt - lease.prompt)
+            self._read(lease)
 
     def restate(self, lease: Lease, prompt: float) -> None:
         """Its prompt is now known to be of this size."""
@@ -183,24 +188,25 @@ class Ledger:
             self._risk = self._present.chance(self.deviations)
         return self._risk
 
-    def surely_fits(self, demand: Demand, least: float, most: float) -> bool | None:
-        """Whether the peak with this candidate stays below a limit that is known to be within these two.
+    def surely_fits(self, demand: Demand, limit: float) -> bool:
+        """Whether the peak with this candidate stays below a limit, seen without a look at every lease."""
+        if self._held is None:
+            self.held_tokens()
+        return self._most + demand.held + demand.sequences * demand.left <= limit - ROUNDING
 
-        `None`: that takes a look at every lease. Cheap, since the sums are kept up to date.
-        """
-        held, left, sequences = demand
-        self.held_tokens()
-        if self._most + held + sequences * left <= least - ROUNDING:
-            return True
-        if self._least + self._at_moment(held, left, sequences) > most + ROUNDING:
-            return False
-        return None
+    def surely_exceeds(self, demand: Demand, limit: float) -> bool:
+        """Whether it does not, seen in the same way."""
+        if self._held is None:
+            self.held_tokens()
+        at_moment = self._at_moment(demand.held, demand.left, demand.sequences)
+        return self._least + at_moment > limit + ROUNDING
 
     def fits(self, demand: Demand, limit: float) -> bool:
         """Whether the projected peak with this candidate stays below a limit."""
         self._settle()
-        surely = self.surely_fits(demand, limit, limit)
-        return self.peak_with(demand) <= limit if surely is None else surely
+        if self.surely_fits(demand, limit):
+            return True
+        return not self.surely_exceeds(demand, limit) and self.peak_with(demand) <= limit
 
     def peak_with(self, demand: Demand) -> float:
         """The projected peak if this candidate ran as well."""
@@ -227,19 +233,26 @@ class Ledger:
         rest = Demand(passer.held + passer.sequences * steps, passer.left - steps, passer.sequences)
         return projected_peak([*self._present.after(steps), head, rest]) > limit
 
+    def _read(self, lease: Lease) -> None:
+        """Its prompt is unread no more."""
+        unread = self.unread_prompt - lease.prompt
+        self.unread_prompt = unread if unread > 0.0 else 0.0
+
     def _at_moment(self, held: float, left: float, sequences: int) -> float:
         """What somebody would hold at the moment whose occupancy is known."""
         return held + sequences * self._moment if left >= self._moment else 0.0
 
     def _drop(self, lease: Lease) -> None:
-        self._present.discard(lease)
-        self.sequences -= lease.sequences
-        if not len(self._present):
+        sequences = lease.sequences
+        self.sequences -= sequences
+        if not self._present.discard(lease):
             self._held = self._most = self._moment = self._least = 0.0
             return
+        held = lease.held
         if self._held is not None:
-            self._held -= lease.held
-        self._least -= self._at_moment(lease.held, lease.left, lease.sequences)
+            self._held -= held
+        if lease.left >= self._moment:
+            self._least -= held + sequences * self._moment
 
     def _settle(self) -> None:
         if self._present.is_settled:

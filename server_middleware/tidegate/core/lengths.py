@@ -16,7 +16,6 @@ ends, for the same reason.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
@@ -35,7 +34,7 @@ PRIOR_TAIL = 0.98  # the exponential prior is cut here
 GROWTH = 1.25  # an answer that outlives every sample is expected to grow by this factor ...
 GROWTH_TOKENS = 32.0  # ... and this many tokens more
 
-Kinds = tuple[Hashable, ...]
+Kinds = tuple[Hashable, Hashable]
 
 
 class Growing(Protocol):
@@ -47,41 +46,56 @@ class Growing(Protocol):
 
 @dataclass(slots=True)
 class _Samples:
-    """One kind: completed lengths, answers under way, and the weights over the former."""
+    """One kind: completed lengths, answers under way, and the weights over the former.
+
+    While all answers of a kind are of one finer kind, both share one of these.
+    """
 
     started: int = 0
     alive: dict[int, tuple[int, Growing]] = field(default_factory=dict)
     ordered: list[float] = field(default_factory=list)
     cut: list[float] = field(default_factory=list)  # ended by their maximum, sorted
-    _by_start: list[tuple[int, float, bool]] = field(default_factory=list)  # heap
+    _ended: dict[int, tuple[float, bool]] = field(default_factory=dict)  # by start, within the window
     _changes: int = 1
     _lengths: list[float] = field(default_factory=list)  # as of the last rebuild
     _cumulative: list[float] = field(default_factory=list)  # mass at or below each of them; 1 with the rest
+    is_shared: bool = False
+    parted: _Samples | None = None  # the copy of the coarser kind, once it has others too
+
+    def part(self) -> _Samples:
+        """From now on the coarser kind has samples of its own; it begins with these."""
+        self.is_shared = False
+        self.parted = _Samples(
+            self.started, dict(self.alive), list(self.ordered), list(self.cut), dict(self._ended)
+        )
+        return self.parted
 
     def begin(self, ticket: int, answer: Growing) -> None:
-        self.started += 1
-        self.alive[ticket] = (self.started, answer)
+        start = self.started = self.started + 1
+        self.alive[ticket] = (start, answer)
         self._changes += 1
-        while self._by_start and self._by_start[0][0] <= self.started - WINDOW:
-            _, length, is_cut = heapq.heappop(self._by_start)
+        forgotten = self._ended.pop(start - WINDOW, None)
+        if forgotten is not None:
+            length, is_cut = forgotten
             lengths = self.cut if is_cut else self.ordered
             del lengths[bisect_left(lengths, length)]
 
-    def end(self, ticket: int, length: float | None, *, is_cut: bool) -> None:
-        start, _ = self.alive.pop(ticket, (None, None))
+    def end(self, ticket: int, length: float | None, is_cut: bool) -> None:
+        start, _ = self.alive.pop(ticket)
         self._changes += 1
-        if length is not None and start is not None and start > self.started - WINDOW:
-            heapq.heappush(self._by_start, (start, length, is_cut))
+        if length is not None and start > self.started - WINDOW:
+            self._ended[start] = (length, is_cut)
             insort(self.cut if is_cut else self.ordered, length)
 
     def quantile_above(self, seen: float, quantile: float) -> float | None:
         """The conditional quantile, `None` where it lies beyond every completed answer."""
         if self._changes > REBUILD_SHARE * (len(self._lengths) + len(self.alive)):
             self._rebuild()
-        first = bisect_right(self._lengths, seen)
+        lengths = self._lengths
+        first = bisect_right(lengths, seen)
         below = self._cumulative[first - 1] if first else 0.0
-        place = bisect_left(self._cumulative, below + quantile * (1.0 - below), lo=first)
-        return self._lengths[place] if place < len(self._lengths) else None
+        place = bisect_left(self._cumulative, below + quantile * (1.0 - below), first)
+        return lengths[place] if place < len(lengths) else None
 
     @property
     def longest(self) -> float:
@@ -112,6 +126,10 @@ class _Samples:
             self._cumulative[-1] = 1.0
 
 
+Books = tuple[_Samples, ...]
+"""Where an answer's length is written down: the samples of its kinds, the finest first."""
+
+
 class LengthModel:
     """Lengths of answers, tokens per sequence.
 
@@ -135,28 +153,50 @@ class LengthModel:
         magnitude = None if declared is None else int(declared).bit_length()
         return ((length_key, magnitude), (length_key,))
 
-    def begin(self, kinds: Kinds, ticket: int, answer: Growing) -> None:
-        """An answer has begun; its growth is read from `answer` until `end`."""
-        for kind in kinds:
-            samples = self._kinds.get(kind)
-            if samples is None:
-                samples = self._kinds[kind] = _Samples()
-                if len(self._kinds) > MAX_KINDS:
-                    self._kinds.popitem(last=False)
-            else:
-                self._kinds.move_to_end(kind)
-            samples.begin(ticket, answer)
+    def begin(self, kinds: Kinds, ticket: int, answer: Growing) -> Books:
+        """An answer has begun; its growth is read from `answer`. `end` wants what is returned here."""
+        finest, coarser = kinds
+        fine, coarse = self._kinds.get(finest), self._kinds.get(coarser)
+        if fine is None or coarse is None:
+            fine, coarse = self._new(finest, coarser, fine)
+        else:
+            self._kinds.move_to_end(finest)
+            self._kinds.move_to_end(coarser)
+        fine.begin(ticket, answer)
+        if coarse is fine:
+            return (fine,)
+        coarse.begin(ticket, answer)
+        return (fine, coarse)
 
-    def end(self, kinds: Kinds, ticket: int, length: float | None, *, is_cut: bool = False) -> None:
+    def _new(self, finest: Hashable, coarser: Hashable, fine: _Samples | None) -> tuple[_Samples, _Samples]:
+        """The samples of both kinds, one of which at least is new."""
+        is_first = fine is None
+        fine = self._keep(finest, fine or _Samples())
+        coarse = self._kinds.get(coarser)
+        if coarse is None:
+            coarse, fine.is_shared = (fine, True) if is_first else (_Samples(), False)
+        elif coarse.is_shared:
+            coarse = coarse.part()
+        return fine, self._keep(coarser, coarse)
+
+    def _keep(self, kind: Hashable, samples: _Samples) -> _Samples:
+        self._kinds[kind] = samples
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > MAX_KINDS:
+            self._kinds.popitem(last=False)
+        return samples
+
+    def end(self, books: Books, ticket: int, length: float | None, is_cut: bool = False) -> None:
         """An answer has ended at this length per sequence, or (`None`) without telling anything.
 
         `is_cut`: it was ended by its declared maximum and would have gone on.
         """
-        self._completed += length is not None
-        for kind in kinds:
-            samples = self._kinds.get(kind)
-            if samples is not None:
-                samples.end(ticket, length, is_cut=is_cut)
+        if length is not None:
+            self._completed += 1
+        for samples in books:
+            samples.end(ticket, length, is_cut)
+        if len(books) == 1 and books[0].parted is not None:  # parted since it began
+            books[0].parted.end(ticket, length, is_cut)
 
     def predict(self, kinds: Kinds, declared: int | None, quantile: float, seen: float = 0.0) -> float:
         """Total length expected of an answer that has `seen` tokens already, at this quantile.
@@ -169,16 +209,22 @@ class LengthModel:
         if total is None:
             longest = 0.0 if samples is None else samples.longest
             total = max(self._prior(declared, quantile, seen), longest * GROWTH)
-        if declared is not None:
-            total = min(total, float(declared))
-        return max(total, seen + 1.0)
+        if declared is not None and declared < total:
+            total = float(declared)
+        least = seen + 1.0
+        return total if total > least else least
 
     def _samples(self, kinds: Kinds) -> _Samples | None:
-        for kind in kinds:
-            samples = self._kinds.get(kind)
-            if samples is not None and samples.is_enough:
-                return samples
-        return None
+        finest, coarser = kinds
+        samples = self._kinds.get(finest)
+        if samples is not None and samples.is_enough:
+            return samples
+        samples = self._kinds.get(coarser)
+        if samples is None or not samples.is_enough:
+            return None
+        if samples.is_shared:  # by another finer kind, whose weights are its own
+            samples = self._kinds[coarser] = samples.part()
+        return samples
 
     def _prior(self, declared: int | None, quantile: float, seen: float) -> float:
         """A declared maximum is believed while it is modest; else lengths fall off exponentially."""

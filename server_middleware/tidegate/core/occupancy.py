@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, islice
-from operator import attrgetter, neg, sub
-from typing import NamedTuple, Protocol
+from operator import attrgetter, mul, neg, sub
+from typing import Protocol
 
 MOMENTS = 16  # of the future at which `chance` looks
 
@@ -24,7 +25,8 @@ _SEQUENCES = attrgetter("sequences")
 _IS_UNCERTAIN = attrgetter("is_uncertain")
 
 
-class Demand(NamedTuple):
+@dataclass(slots=True)
+class Demand:
     """What a candidate would hold at once, generate per sequence, and in how many sequences."""
 
     held: float
@@ -74,25 +76,29 @@ class Occupancy:
         if not self._is_sorted:
             self._order.append(holder)
             return
-        place = bisect_right(self._rights, -holder.left)
+        right = -holder.left
+        place = bisect_right(self._rights, right)
         self._order.insert(place, holder)
-        self._rights.insert(place, -holder.left)
+        self._rights.insert(place, right)
         self._each.insert(place, holder.held)
         self._sizes.insert(place, holder.sequences)
         self._uncertain += holder.is_uncertain
-        self._settled = min(self._settled, place)
+        if place < self._settled:
+            self._settled = place
 
-    def discard(self, holder: Holder) -> None:
-        """Somebody has gone."""
+    def discard(self, holder: Holder) -> bool:
+        """Somebody has gone. Returns whether others are there."""
+        order = self._order
         self._sequences -= holder.sequences
         if not self._is_sorted:
-            self._order.remove(holder)
-            return
-        place = self._order.index(holder)
-        for column in (self._order, self._rights, self._each, self._sizes):
-            del column[place]
+            order.remove(holder)
+            return bool(order)
+        place = order.index(holder, bisect_left(self._rights, -holder.left))
+        del order[place], self._rights[place], self._each[place], self._sizes[place]
         self._uncertain -= holder.is_uncertain
-        self._settled = min(self._settled, place)
+        if place < self._settled:
+            self._settled = place
+        return bool(order)
 
     def unsettle(self) -> None:
         """Some have changed; they are sorted anew before the next question."""
@@ -112,16 +118,17 @@ class Occupancy:
         elif self.is_settled:
             return
         first = self._settled
-        before = self._held[first - 1] if first else 0.0
-        held = list(islice(accumulate(self._each[first:], initial=before), 1, None))
         counts: Iterable[int] = range(first + 1, len(order) + 1)
         if self._sequences != len(order):
             counts = islice(accumulate(self._sizes), first, None)
-        rights = self._rights[first:]
+        if first:
+            before = self._held[first - 1]
+            held = list(accumulate(self._each[first:], initial=before))[1:]
+            rights = self._rights[first:]
+        else:
+            held, rights = list(accumulate(self._each)), self._rights
         self._held[first:] = held
-        self._points[first:] = [
-            total - count * right for total, count, right in zip(held, counts, rights, strict=True)
-        ]
+        self._points[first:] = map(sub, held, map(mul, counts, rights))
         self._settled = len(order)
         self.peak = max(self._points, default=0.0)
 
@@ -138,7 +145,7 @@ class Occupancy:
 
     def peak_with(self, demand: Demand) -> float:
         """The peak if this candidate were there as well."""
-        held, left, sequences = demand
+        held, left, sequences = demand.held, demand.left, demand.sequences
         place = bisect_left(self._rights, -left)
         before_held = self._held[place - 1] if place else 0.0
         before = sum(self._sizes[:place])
@@ -165,7 +172,8 @@ class Occupancy:
         share = deviations * math.sqrt(self._uncertain / present)
         step = 1 + present // MOMENTS
         moments = zip(range(0, present, step), self._points[::step], strict=True)
-        worst = max([point * (1 + share * _deviation(index, present)) for index, point in moments])
+        root, least = math.sqrt, 1 / present
+        worst = max([point * (1 + share * root(1 / (index + 1) - least)) for index, point in moments])
         return max(0.0, worst / self.peak - 1)
 
     def earliest_fit(self, head: Demand, limit: float) -> float:
@@ -206,10 +214,6 @@ class Occupancy:
         later = zip(self._points[place:remaining], self._rights[place:remaining], strict=True)
         grown = [point - head.sequences * (right + starts_at) for point, right in later]
         return max(peak, head.held + max(grown)) if grown else peak
-
-
-def _deviation(index: int, present: int) -> float:
-    return math.sqrt(max(0.0, 1 / (index + 1) - 1 / present))
 
 
 def projected_peak(demands: Iterable[Demand]) -> float:

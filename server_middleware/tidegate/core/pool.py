@@ -8,17 +8,18 @@ chooses, the least loaded instance that fits is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tidegate.core import ranks
 from tidegate.core.decisions import Ask
-from tidegate.core.instance import Ceiling, Instance, Verdict
+from tidegate.core.instance import Instance
 from tidegate.core.lengths import Kinds, LengthModel
 from tidegate.core.occupancy import Demand
 from tidegate.core.options import GateOptions
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import State
+from tidegate.core.verdict import Ceiling, Verdict
 
 DEFAULT = "default"
 FORGET_AFTER = 10.0  # times `blind_after_s` without a reading or a lease
@@ -33,7 +34,8 @@ _EASIER_FIRST = (
 )
 
 
-class Placement(NamedTuple):
+@dataclass(slots=True)
+class Placement:
     """Where a request stands: free to start there, or what holds it."""
 
     verdict: Verdict
@@ -42,6 +44,7 @@ class Placement(NamedTuple):
     quantile: float
     predicted: float  # output tokens per sequence, at this quantile
     prompt: float  # tokens, by what is known now
+    share: float  # of those that is charged
 
 
 class Pool:
@@ -52,7 +55,9 @@ class Pool:
         self._lengths = lengths
         self._prompts = prompts
         self.by_name: dict[str, Instance] = {DEFAULT: Instance(DEFAULT, options)}
+        self._may_be_shut = options.signal.on_blind == "closed"
         self._spoken: list[Instance] | None = None  # those a reading has told of; `None`: look again
+        self._plain_below = 0.0  # with `_spoken`: a prompt of fewer tokens at least meets no obstacle there
 
     def named(self, name: str) -> Instance:
         """The instance of this name, made on first sight."""
@@ -80,6 +85,8 @@ class Pool:
         if spoken is None:
             spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
             spoken = self._spoken = spoken or [self.named(DEFAULT)]
+            is_open = not (self._may_be_shut or all(item.is_asleep for item in spoken))
+            self._plain_below = max(item.least_bound for item in spoken) if is_open else 0.0
         return spoken if ask.instance is None else ranks.of_rank(spoken, ask.instance) or spoken
 
     def place(self, ask: Ask, kinds: Kinds, quantile: float, ceiling: Ceiling, now: float) -> Placement:
@@ -97,15 +104,15 @@ class Pool:
 
         The prompt is as large as is known now, which may be more than at its arrival.
         """
-        prompt = self._prompts.of(ask)
-        held = max(1.0, instance.calibration.share(ask.tenant)) * prompt
-        held += ask.sequences * instance.block_tokens / 2
+        prompt, sequences = self._prompts.of(ask), ask.sequences
+        share = instance.calibration.charged_share(ask.tenant)
+        held = share * prompt + sequences * instance.block_tokens / 2
         predicted = left = self._predict(ask, prompt, kinds, quantile, instance)
         if ask.generates:
             left += instance.lag_tokens(prompt)
-        demand = Demand(held, left, ask.sequences)
+        demand = Demand(held, left, sequences)
         verdict = instance.verdict(demand, prompt, ceiling, now)
-        return Placement(verdict, instance, demand, quantile, predicted, prompt)
+        return Placement(verdict, instance, demand, quantile, predicted, prompt, share)
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
         """Output tokens per sequence, clamped to what remains of the context and of the capacity."""
@@ -116,9 +123,15 @@ class Pool:
             return 0.0
         total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
         for bound in (instance.context_limit, instance.capacity):
-            if bound is not None:
-                total = min(total, bound - prompt)
-        return max(1.0, total)
+            if bound is not None and bound - prompt < total:
+                total = bound - prompt
+        return total if total > 1.0 else 1.0
+
+    def is_plain(self, ask: Ask) -> bool:
+        """Whether at a glance nothing stands against it: neither `never_fits`, nor asleep, nor shut."""
+        if self._spoken is None or ask.instance is not None:
+            return False
+        return ask.prompt_tokens_floor < self._plain_below
 
     def never_fits(self, ask: Ask) -> str | None:
         """Why the certain part of this prompt can run nowhere, in English; `None` if it may.
@@ -126,34 +139,22 @@ class Pool:
         Several prompts in one request may run one after the other, so each is judged by itself.
         """
         floor = ask.prompt_tokens_floor / ask.sequences
-        reasons = []
-        for instance in self.candidates(ask):
-            context, stated = instance.context_limit, self._stated_capacity(instance)
-            if context is not None and floor >= context:
-                reasons.append(
-                    f"The prompt has at least {floor:.0f} tokens; the context limit is {context:.0f}."
-                )
-            elif stated is not None and floor > stated:
-                reasons.append(
-                    f"The prompt has at least {floor:.0f} tokens; the KV cache holds {stated:.0f}."
-                )
-            else:
+        candidates = self.candidates(ask)
+        for instance in candidates:
+            if instance.may_hold(floor):
                 return None
-        return reasons[0]
+        context, holds = candidates[0].context_limit, f"The prompt has at least {floor:.0f} tokens"
+        if context is not None and floor >= context:
+            return f"{holds}; the context limit is {context:.0f}."
+        return f"{holds}; the KV cache holds {candidates[0].stated_capacity:.0f}."
 
     def is_asleep(self, ask: Ask) -> bool:
         """Whether every instance it may run on sleeps."""
-        for instance in self.candidates(ask):
-            reading = instance.signal.reading
-            if reading is None or not reading.asleep:
-                return False
-        return True
+        return all(instance.is_asleep for instance in self.candidates(ask))
 
     def is_shut(self, ask: Ask, now: float) -> bool:
         """Whether there is no signal and the policy is to stay closed then."""
-        if self._options.signal.on_blind != "closed":
-            return False
-        return all(item.state(now) is State.BLIND for item in self.candidates(ask))
+        return self._may_be_shut and all(item.state(now) is State.BLIND for item in self.candidates(ask))
 
     def limited(self, now: float, *, by: Verdict) -> None:
         """Somebody was held back."""
@@ -168,10 +169,6 @@ class Pool:
             if instant is not None and (first is None or instant < first):
                 first = instant
         return first
-
-    def _stated_capacity(self, instance: Instance) -> float | None:
-        reading = instance.signal.reading
-        return self._options.kv.capacity_tokens or (reading.capacity_tokens if reading else None)
 
     def _forget(self, now: float) -> None:
         after_s = self._options.signal.blind_after_s * FORGET_AFTER

@@ -30,13 +30,13 @@ class Prefill:
         self.is_binding = False
         self.rate = 0.0  # tokens per second, 0 while unknown
 
-    def exceeds(self, unread: float, prompt: float, share: float, *, is_lowered: bool) -> bool:
+    def exceeds(self, unread: float, prompt: float, share: float, is_lowered: bool) -> bool:
         """Whether one more prompt is too much beside so many unread tokens, where `share` may be used."""
         most: float | None = self._most_tokens
         if most is None:
-            most = self.rate * PREFILL_S if self.rate > 0 else None
-        if most is None or unread <= 0:
-            return False
+            if self.rate <= 0:
+                return False
+            most = self.rate * PREFILL_S
         return unread + prompt > most * share * (LOWER_SHARE if is_lowered else 1.0)
 
     def observe(self, reading: Reading, now: float) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.decisions import Ask
 from tidegate.core.ledger import Lease, Ledger
-from tidegate.core.prompts import Text
+from tidegate.core.prompts import NO_TEXT, Text
 from tidegate.core.reading import Reading
 
 UNREAD_SHARE = 0.1  # of the bytes in question may be unread: half of it is then the greatest error
@@ -84,9 +85,11 @@ class PromptCounter:
         self._begin(counter, unread)
         if since is None or not texts:
             return None
-        for lease in unread:
-            known -= 0.5 * _known(lease)
-            _put(texts, lease, -0.5)
+        for ask in (lease.ask for lease in unread):
+            if ask.ascii_bytes or ask.other_bytes:
+                _put(texts, ask, -0.5)
+            else:
+                known -= 0.5 * ask.prompt_tokens
         return Counted(counter - since - known, texts)
 
     def _begin(self, counter: float | None, unread: list[Lease]) -> None:
@@ -96,28 +99,26 @@ class PromptCounter:
             self._add(lease, 0.5)
 
     def _add(self, lease: Lease, times: float) -> None:
-        self._known_tokens += times * _known(lease)
-        _put(self._texts, lease, times)
+        if self._since is None:
+            return  # nothing to compare with: the engine does not count, or has not been read yet
+        ask = lease.ask
+        if ask.ascii_bytes or ask.other_bytes:
+            _put(self._texts, ask, times)
+        else:
+            self._known_tokens += times * ask.prompt_tokens
 
     def _size(self) -> float:
         return self._known_tokens + sum(map(sum, self._texts.values()))
 
 
-def _put(texts: dict[str, Text], lease: Lease, times: float) -> None:
-    ask = lease.ask
-    if ask.ascii_bytes or ask.other_bytes:
-        before = texts.get(ask.model, Text(0.0, 0.0))
-        texts[ask.model] = Text(
-            max(0.0, before.ascii_bytes + times * ask.ascii_bytes),
-            max(0.0, before.other_bytes + times * ask.other_bytes),
-        )
-
-
-def _known(lease: Lease) -> float:
-    """Prompt tokens of a request that has no text to estimate."""
-    ask = lease.ask
-    return 0.0 if ask.ascii_bytes or ask.other_bytes else ask.prompt_tokens
+def _put(texts: dict[str, Text], ask: Ask, times: float) -> None:
+    ascii_bytes, other_bytes = texts.get(ask.model, NO_TEXT)
+    ascii_bytes += times * ask.ascii_bytes
+    other_bytes += times * ask.other_bytes
+    texts[ask.model] = (ascii_bytes if ascii_bytes > 0.0 else 0.0, other_bytes if other_bytes > 0.0 else 0.0)
 
 
 def _size(lease: Lease) -> float:
-    return _known(lease) + lease.ask.ascii_bytes + lease.ask.other_bytes
+    """Its bytes; of one that has no text to estimate, its prompt tokens."""
+    ask = lease.ask
+    return ask.ascii_bytes + ask.other_bytes or ask.prompt_tokens

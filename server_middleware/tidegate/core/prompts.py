@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tidegate.core.decisions import Ask
 
@@ -31,11 +30,10 @@ LEAST_SCALE, MOST_SCALE = 0.3, 4.0
 SPREAD = 1.05  # of strangers around the average
 
 
-class Text(NamedTuple):
-    """Bytes by kind."""
+Text = tuple[float, float]
+"""Bytes by kind: ASCII and others."""
 
-    ascii_bytes: float
-    other_bytes: float
+NO_TEXT: Text = (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -46,6 +44,32 @@ class _Density:
     other_tokens: float
     error: float = 0.15
     reports: int = 0
+
+    def estimate(self, ascii_bytes: int, other_bytes: int) -> float:
+        """Tokens expected of these bytes, plus half the usual error, for safety. At least 1."""
+        mean = ascii_bytes * self.ascii_tokens + other_bytes * self.other_tokens
+        tokens = mean * (1 + 0.5 * self.error)
+        return tokens if tokens > 1.0 else 1.0
+
+    def learn(self, ascii_bytes: int, other_bytes: int, tokens: int) -> None:
+        """A prompt of these bytes held so many tokens."""
+        ascii_tokens, other_tokens = self.ascii_tokens, self.other_tokens
+        miss = tokens - (ascii_bytes * ascii_tokens + other_bytes * other_tokens)
+        self.reports += 1
+        rate = 1 / self.reports
+        if rate < LEARNING_RATE:
+            rate = LEARNING_RATE
+        step = rate * miss / (ascii_bytes * ascii_bytes + other_bytes * other_bytes)
+        ascii_tokens += step * ascii_bytes
+        other_tokens += step * other_bytes
+        self.ascii_tokens = ascii_tokens if LEAST < ascii_tokens < MOST else _possible(ascii_tokens)
+        self.other_tokens = other_tokens if LEAST < other_tokens < MOST else _possible(other_tokens)
+        wrong = abs(miss) / tokens
+        self.error += 0.1 * ((wrong if wrong < 1.0 else 1.0) - self.error)
+
+
+def _possible(density: float) -> float:
+    return min(MOST, max(LEAST, density))
 
 
 @dataclass(slots=True)
@@ -83,13 +107,13 @@ class PromptSizes:
         return self.estimate(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes)
 
     def estimate(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int) -> float:
-        """Tokens expected of these bytes, plus half the usual error, for safety. At least 1."""
-        density = self._known.get((tenant, model))
+        """Tokens expected of these bytes; at least 1."""
+        key = (tenant, model)
+        density = self._known.get(key)
         if density is None:
-            return max(1.0, self._expected(ascii_bytes, other_bytes) * self.scale(model))
-        self._known.move_to_end((tenant, model))
-        mean = ascii_bytes * density.ascii_tokens + other_bytes * density.other_tokens
-        return max(1.0, mean * (1 + 0.5 * density.error))
+            return self._of_stranger(model, ascii_bytes, other_bytes)
+        self._known.move_to_end(key)
+        return density.estimate(ascii_bytes, other_bytes)
 
     def scale(self, model: str) -> float:
         """Tokens that a stranger's prompt is charged, over those that the prior expects of it."""
@@ -104,25 +128,29 @@ class PromptSizes:
         """Whether this tenant's own prompts have been reported."""
         return (tenant, model) in self._known
 
-    def learn(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int, tokens: int) -> None:
-        """A reported prompt size. Reports that cannot be about these bytes are ignored."""
-        total = ascii_bytes + other_bytes
-        if total <= 0 or not LEAST <= tokens / total <= MOST:
-            return
-        self._average(model, tokens, self._expected(ascii_bytes, other_bytes))
-        density = self._known.get((tenant, model))
+    def learn(self, tenant: str, model: str, ascii_bytes: int, other_bytes: int, tokens: int) -> float:
+        """A reported prompt size. Reports that cannot be about these bytes are ignored.
+
+        Returns what an estimate of these bytes has become, over what it was.
+        """
+        total, key = ascii_bytes + other_bytes, (tenant, model)
+        if total <= 0:
+            return 1.0
+        density = self._known.get(key)
+        if density is not None:
+            self._known.move_to_end(key)
+        if not LEAST <= tokens / total <= MOST:
+            return 1.0
         if density is None:
-            density = self._known[tenant, model] = _Density(self._prior, OTHER_TOKENS_PER_BYTE)
+            before = self._of_stranger(model, ascii_bytes, other_bytes)
+            density = self._known[key] = _Density(self._prior, OTHER_TOKENS_PER_BYTE)
             if len(self._known) > self._max_remembered:
                 self._known.popitem(last=False)
-        expected = ascii_bytes * density.ascii_tokens + other_bytes * density.other_tokens
-        miss = tokens - expected
-        density.reports += 1
-        rate = max(LEARNING_RATE, 1 / density.reports)
-        step = rate * miss / (ascii_bytes**2 + other_bytes**2)
-        density.ascii_tokens = min(MOST, max(LEAST, density.ascii_tokens + step * ascii_bytes))
-        density.other_tokens = min(MOST, max(LEAST, density.other_tokens + step * other_bytes))
-        density.error += 0.1 * (min(1.0, abs(miss) / tokens) - density.error)
+        else:
+            before = density.estimate(ascii_bytes, other_bytes)
+        self._average(model, tokens, self._expected(ascii_bytes, other_bytes))
+        density.learn(ascii_bytes, other_bytes, tokens)
+        return density.estimate(ascii_bytes, other_bytes) / before
 
     def learn_counted(self, texts: dict[str, Text], tokens: float) -> None:
         """So many prompt tokens were read by the engine, of this text by model; one tokenizer for all."""
@@ -132,15 +160,21 @@ class PromptSizes:
             if total > 0 and tokens > 0:
                 self._average(model, tokens * share / total, share)
 
+    def _of_stranger(self, model: str, ascii_bytes: int, other_bytes: int) -> float:
+        return max(1.0, self._expected(ascii_bytes, other_bytes) * self.scale(model))
+
     def _expected(self, ascii_bytes: float, other_bytes: float) -> float:
         """By the prior."""
         return ascii_bytes * self._prior + other_bytes * OTHER_TOKENS_PER_BYTE
 
     def _average(self, model: str, tokens: float, expected: float) -> None:
-        average = self._averages.setdefault(model, _Average())
-        self._averages.move_to_end(model)
-        if len(self._averages) > MAX_MODELS:
-            self._averages.popitem(last=False)
+        average = self._averages.get(model)
+        if average is None:
+            average = self._averages[model] = _Average()
+            if len(self._averages) > MAX_MODELS:
+                self._averages.popitem(last=False)
+        else:
+            self._averages.move_to_end(model)
         kept = REMEMBERED_TOKENS / (REMEMBERED_TOKENS + expected)
         average.tokens = kept * average.tokens + tokens
         average.expected = kept * average.expected + expected

@@ -30,25 +30,28 @@ class ServiceRate:
         self._completions = 0.0
         self._loaded_s = 0.0
         self._at = now
-        self._is_loaded = False
+        self.is_loaded = False
 
     def tick(self, now: float, *, is_loaded: bool) -> None:
-        """Account for the time since the last call, then note whether work waits from now on."""
+        """Account for the time since the last call, then note whether work waits from now on.
+
+        While no work waits, nor did at the last call, there is no need for one.
+        """
         elapsed_s = now - self._at
         if elapsed_s > 0:
             self._at = now
-        if self._is_loaded and elapsed_s > 0:
+        if self.is_loaded and elapsed_s > 0:
             kept = math.exp(-elapsed_s / TAU_S)
             self._completions *= kept
             self._loaded_s = self._loaded_s * kept + TAU_S * (1 - kept)
-        self._is_loaded = is_loaded
+        self.is_loaded = is_loaded
 
     def completed(self, service_s: float) -> None:
         """One answer has completed, `service_s` after its start."""
         rate = SERVICE_RATE if self.is_timed else 1.0
         self.service_s += rate * (max(0.001, service_s) - self.service_s)
         self.is_timed = True
-        if self._is_loaded:
+        if self.is_loaded:
             self._completions += 1
 
     @property

@@ -8,6 +8,7 @@ A later change of rate moves new slots only. A wait beyond `max_retry_after_s` t
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -49,6 +50,7 @@ class RetryCalendar:
     claimed: float = 1.0  # learnt share of slots that are used
     outstanding: int = 0
     due: dict[str, int] = field(default_factory=dict)  # class name -> slots due now, not yet claimed
+    next_at: float = math.inf  # when `advance` has something to do
     _by_key: dict[Key, Slot] = field(default_factory=dict)
     _anonymous: dict[int, deque[Slot]] = field(default_factory=dict)  # by id of the flow
     _dues: list[tuple[float, int, Slot]] = field(default_factory=list)
@@ -121,6 +123,7 @@ class RetryCalendar:
             if slot.is_open:
                 self._learn(slot, 0.0)
                 self._close(slot)
+        self.next_at = min([heap[0][0] for heap in (self._dues, self._lapses) if heap], default=math.inf)
 
     def due_in(self, class_name: str) -> int:
         """Seats to keep in a class."""
@@ -140,11 +143,16 @@ class RetryCalendar:
         else:
             self._by_key[slot.key] = slot
         if slot.is_promised:
-            heapq.heappush(self._dues, (slot.told_at - EARLY_S, self._sequence, slot))
-        heapq.heappush(self._lapses, (slot.lapses_at, self._sequence, slot))
+            self._note(self._dues, slot.told_at - EARLY_S, slot)
+        self._note(self._lapses, slot.lapses_at, slot)
+
+    def _note(self, heap: list[tuple[float, int, Slot]], at: float, slot: Slot) -> None:
+        heapq.heappush(heap, (at, self._sequence, slot))
+        self.next_at = min(self.next_at, at)
 
     def _close(self, slot: Slot) -> None:
         slot.is_open = False
+        self.next_at = -math.inf  # there is something to clear away
         self.outstanding -= 1
         slot.flow.booked -= 1
         slot.flow.band.note_activity(slot.flow)

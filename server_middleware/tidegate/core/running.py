@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.core import ranks
-from tidegate.core.decisions import Ask, Ending, Settlement
-from tidegate.core.dispatch import Choice
-from tidegate.core.fair_queue import Flow
+from tidegate.core.bucket import Quota
+from tidegate.core.decisions import COMPLETED, Ask, Ending, Settlement
+from tidegate.core.fair_queue import Flow, Waiter
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
-from tidegate.core.pool import Pool
+from tidegate.core.pool import Placement, Pool
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.rates import TOKENS_PER_S, ServiceRate
 from tidegate.core.reading import Reading
 from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import Key
-from tidegate.core.tenants import Tenants
+from tidegate.core.tenants import Tenant, Tenants
+from tidegate.core.usage import taught_length, used_tokens, virtual_tokens
 
-INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # of the virtual token counter
 ESTIMATE_EVERY_S = 0.1
 INFERRED_PACE = 1 / 1.1  # of the engine's: an answer that shows nothing must not be taken for finished
 PREDICT_EVERY_TOKENS = 16.0  # a prediction is conditioned on what has been generated since
@@ -48,7 +48,7 @@ class Running:
         self._rate = rate
         self._places: dict[int, tuple[Lease, Instance, Flow]] = {}
         self._keyed: dict[Key, list[int]] = {}
-        self._estimated_at = float("-inf")
+        self.estimated_at = float("-inf")
         self.admitted = 0
 
     def __len__(self) -> int:
@@ -57,43 +57,48 @@ class Running:
     def __contains__(self, ticket: int) -> bool:
         return ticket in self._places
 
-    def start(self, choice: Choice, waited_s: float, now: float) -> Lease:
+    def start(self, waiter: Waiter, placement: Placement, waited_s: float, now: float) -> Lease:
         """Charge a lease to the ledger and to the tenant's turn."""
-        waiter, instance, predicted = choice.waiter, choice.instance, choice.predicted
-        ask, flow, quantile, kinds = waiter.ask, waiter.flow, waiter.quantile, waiter.kinds
-        if choice.quantile != quantile:  # it was judged by a longer answer than is expected of it
+        ask, flow, kinds, quantile = waiter.ask, waiter.flow, waiter.kinds, waiter.quantile
+        instance, predicted = placement.instance, placement.predicted
+        if placement.quantile != quantile:  # it was judged by a longer answer than is expected of it
             predicted = self._pool.predict(ask, kinds, quantile, instance)
-        lease = Lease(
-            ask=ask,
-            instance=instance.name,
-            kinds=kinds,
-            quantile=quantile,
-            started_at=now,
-            waited_s=waited_s,
-            predicted=predicted,
-            prompt=choice.prompt,
-            share=max(1.0, instance.calibration.share(ask.tenant)),
-            lag_tokens=instance.lag_tokens(ask.prompt_tokens),
-            charged_tokens=waiter.charged_tokens,
-            sequences=ask.sequences,
-            pad=ask.sequences * instance.block_tokens / 2,
+        ticket, sequences, asked_tokens = ask.ticket, ask.sequences, ask.prompt_tokens
+        virtual = virtual_tokens(asked_tokens, predicted * sequences)
+        pad = sequences * instance.block_tokens / 2
+        lag_tokens = instance.lag_tokens(asked_tokens)
+        lease = Lease(  # by position: by name takes four times as long
+            ask,
+            instance.name,
+            kinds,
+            quantile,
+            now,
+            waited_s,
+            predicted,
+            placement.prompt,
+            placement.share,
+            lag_tokens,
+            sequences,
+            pad,
+            waiter.charged_tokens,
+            virtual,
         )
-        lease.charged_virtual = _virtual(ask.prompt_tokens, predicted * ask.sequences)
         instance.start(lease, now)
         if ask.generates:
-            self._lengths.begin(kinds, ask.ticket, lease)
-        self._places[ask.ticket] = (lease, instance, flow)
+            lease.books = self._lengths.begin(kinds, ticket, lease)
+        self._places[ticket] = (lease, instance, flow)
         key = key_of(ask) if ask.is_keyed else None
         if key is not None:
-            self._keyed.setdefault(key, []).append(ask.ticket)
+            self._keyed.setdefault(key, []).append(ticket)
+        band = flow.band
         flow.running += 1
-        flow.band.running += 1
+        band.running += 1
         flow.tenant.running += 1
-        flow.band.floor = max(flow.band.floor, flow.counter)
-        flow.band.charge(flow, lease.charged_virtual)
+        if band.floor < flow.counter:
+            band.floor = flow.counter
+        band.charge(flow, virtual)
         if flow.turns is not None:
-            flow.turns.started(ask.end_user, lease.charged_virtual)
-        flow.band.note_activity(flow)
+            flow.turns.started(ask.end_user, virtual)
         self.admitted += 1
         return lease
 
@@ -103,35 +108,39 @@ class Running:
         if place is None:
             return False
         lease, instance, flow = place
-        instance.end(ticket, now, has_completed=settlement.ending is Ending.COMPLETED)
-        key = key_of(lease.ask) if lease.ask.is_keyed else None
+        ask, band, tenant = lease.ask, flow.band, flow.tenant
+        ending = settlement.ending
+        has_completed = ending is COMPLETED
+        instance.end(ticket, now, has_completed=has_completed)
+        key = key_of(ask) if ask.is_keyed else None
         if key is not None:
             self._keyed[key].remove(ticket)
             if not self._keyed[key]:
                 del self._keyed[key]
         flow.running -= 1
-        flow.band.running -= 1
-        flow.tenant.running -= 1
-        for other in flow.tenant.flows.values():
-            other.band.schedule(other)
-        flow.band.note_activity(flow)
-        prompt, output = _used(lease, settlement)
-        difference = _virtual(prompt, output) - lease.charged_virtual
-        flow.band.charge(flow, difference)
+        band.running -= 1
+        tenant.running -= 1
+        if tenant.queued:  # it may have been at its own bound
+            for other in tenant.flows.values():
+                other.band.schedule(other)
+        prompt, output = used_tokens(lease, settlement)
+        difference = virtual_tokens(prompt, output) - lease.charged_virtual
+        band.charge(flow, difference)
         if flow.turns is not None:
-            flow.turns.settled(lease.ask.end_user, difference)
-        self._settle_quota(lease, flow, settlement, prompt + output, now)
-        if settlement.ending is Ending.COMPLETED:
+            flow.turns.settled(ask.end_user, difference)
+        if tenant.quota is not None:
+            self._settle_quota(lease, tenant, tenant.quota, settlement, prompt + output, now)
+        if has_completed:
             self._learn(lease, instance, settlement, now)
-        elif settlement.ending is Ending.FAILED:
+        elif ending is Ending.FAILED:
             instance.error(now)
-        if lease.ask.generates:
-            length = _length(lease, settlement, output)
-            declared = lease.ask.max_output_tokens
+        if lease.books is not None:
+            length = taught_length(lease, settlement, output)
+            declared = ask.max_output_tokens
             is_cut = settlement.finished_by_length or (
                 declared is not None and output >= declared * lease.sequences
             )
-            self._lengths.end(lease.kinds, ticket, length, is_cut=is_cut)
+            self._lengths.end(lease.books, ticket, length, is_cut)
         return True
 
     def progress(self, ticket: int, output_tokens: float, now: float) -> None:
@@ -177,10 +186,11 @@ class Running:
         return None
 
     def estimate(self, now: float) -> None:
-        """Carry forward what no stream reports: answers in one piece, and streams nobody drains."""
-        if now - self._estimated_at < ESTIMATE_EVERY_S:
-            return
-        self._estimated_at = now
+        """Carry forward what no stream reports: answers in one piece, and streams nobody drains.
+
+        Wanted every `ESTIMATE_EVERY_S`.
+        """
+        self.estimated_at = now
         for lease, instance, _ in self._places.values():
             if lease.is_drained or not lease.ask.generates:
                 continue
@@ -223,16 +233,15 @@ class Running:
         instance.ledger.refresh(lease)
 
     def _settle_quota(
-        self, lease: Lease, flow: Flow, settlement: Settlement, used: float, now: float
+        self, lease: Lease, tenant: Tenant, quota: Quota, settlement: Settlement, used: float, now: float
     ) -> None:
-        quota = flow.tenant.quota
-        if quota is None or not lease.charged_tokens:  # it began before there was a quota: nothing is owed
+        if not lease.charged_tokens:  # it began before there was a quota: nothing is owed
             return
         has_done_nothing = settlement.ending is Ending.FAILED and used <= lease.ask.prompt_tokens
         if has_done_nothing and settlement.prompt_tokens is None:
             used = 0.0
         quota.settle(0.0, used - lease.charged_tokens, now)
-        flow.tenant.note_cost(used)
+        tenant.note_cost(used)
 
     def _learn(self, lease: Lease, instance: Instance, settlement: Settlement, now: float) -> None:
         ask = lease.ask
@@ -240,11 +249,10 @@ class Running:
         self._rate.completed(service_s)
         instance.service_s.take(service_s)
         if settlement.prompt_tokens is not None:
-            read = settlement.prompt_tokens
-            before = self._prompts.of(ask)
-            self._prompts.learn(ask.tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
-            for other in self._pool.by_name.values():
-                other.calibration.restate(ask.tenant, self._prompts.of(ask) / before if before > 0 else 1.0)
+            read, tenant = settlement.prompt_tokens, ask.tenant
+            grown = self._prompts.learn(tenant, ask.model, ask.ascii_bytes, ask.other_bytes, read)
+            for other in self._pool.by_name.values():  # shares keep the tokens they stand for
+                other.calibration.restate(tenant, grown)
         if ask.session is not None:
             self._tenants.note_session(ask.tenant, ask.session, now)
 
@@ -264,29 +272,6 @@ class Running:
             prompt = self._prompts.of(lease.ask)
             if prompt != lease.prompt:
                 instance.ledger.restate(lease, prompt)
-
-
-def _virtual(prompt: float, output: float) -> float:
-    return INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * output
-
-
-def _used(lease: Lease, settlement: Settlement) -> tuple[float, float]:
-    """Prompt and output tokens; what was not reported keeps its estimate."""
-    prompt = lease.ask.prompt_tokens if settlement.prompt_tokens is None else float(settlement.prompt_tokens)
-    if settlement.output_tokens is not None:
-        return prompt, float(settlement.output_tokens)
-    if lease.seen > 0 or settlement.ending is not Ending.COMPLETED:
-        return prompt, lease.seen
-    return prompt, lease.predicted * lease.sequences if lease.ask.generates else 0.0
-
-
-def _length(lease: Lease, settlement: Settlement, output: float) -> float | None:
-    """What a completed answer teaches: its length per sequence, if anything was seen of it."""
-    if settlement.ending is not Ending.COMPLETED:
-        return None
-    if settlement.output_tokens is None and lease.seen <= 0:
-        return None
-    return output / lease.sequences
 
 
 def _pace_s(instance: Instance) -> float:

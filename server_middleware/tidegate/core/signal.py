@@ -22,6 +22,7 @@ The gate closes at the high watermark and re-opens below the low one (hysteresis
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,6 +33,7 @@ FROZEN_AFTER_S = 10.0  # identical gauges and counters while our streams move
 FROZEN_IDLE_AFTER_S = 2.0  # a high level that stays though nothing runs
 STALLED_AFTER_S = 5.0
 STALLED_IDLE_AFTER_S = 30.0  # an engine that says it has nothing to do, though leases run
+ROUNDING_S = 1e-3  # by which sums of instants may differ from differences
 STALE_MARGIN_PER_S, STALE_MARGIN_MOST = 0.01, 0.1
 
 
@@ -44,6 +46,10 @@ class State(str, Enum):
     FROZEN = "frozen"
     STALLED = "stalled"
     ASLEEP = "asleep"
+
+
+# Asked for at every decision: before Python 3.12 members are looked up slowly.
+FRESH, STALE = State.FRESH, State.STALE
 
 
 @dataclass(slots=True)
@@ -63,6 +69,7 @@ class Signal:
     hung_since: float | None = None  # the same of the time before, where that ended in a stall
     held_at_reading: float = 0.0
     previous_waiting: int | None = None
+    fresh_until: float = -math.inf  # until then nothing that can happen makes it anything but fresh
     is_closed: bool = False  # hysteresis of the watermark
     was_blind_until: float | None = None  # end of the last blind spell
 
@@ -84,10 +91,15 @@ class Signal:
         self.has_ended = False
         self.previous_waiting = None if before is None else _waiting(before)
         self.reading, self.read_at, self.held_at_reading = reading, now, held
+        surely_s = min(self.options.stale_after_s, self.options.blind_after_s)
+        is_plain = not reading.asleep and self.hung_since is None and not self._is_stalled()
+        certain_until = min(now + surely_s, self.moved_at + FROZEN_IDLE_AFTER_S) - ROUNDING_S
+        self.fresh_until = certain_until if is_plain else -math.inf
 
     def busy(self, leases: int, now: float, *, has_completed: bool = False) -> None:
         """How many leases run; told whenever that changes, and whether the one that ended had its answer."""
-        self.has_ended |= leases < self.leases
+        if leases < self.leases:
+            self.has_ended = True
         self.leases = leases
         if leases == 0:
             if has_completed or not self._is_stalled():
@@ -104,30 +116,36 @@ class Signal:
 
     def state(self, now: float) -> State:
         """The first state that holds."""
-        age_s = self.age_s(now)
-        if self.reading is None or age_s is None:
+        if now < self.fresh_until:
+            return FRESH
+        reading, options = self.reading, self.options
+        if reading is None:
             return State.BLIND
-        if self.reading.asleep:
+        if reading.asleep:
             return State.ASLEEP
-        if age_s >= self.options.blind_after_s:
+        age_s = now - self.read_at
+        if age_s >= options.blind_after_s:
             return State.BLIND
-        if self._is_frozen(now):
+        if now - self.moved_at >= FROZEN_IDLE_AFTER_S and self._is_frozen(reading, now):
             return State.FROZEN
         if self._is_stalled():
             return State.STALLED
-        return State.STALE if age_s > self.options.stale_after_s else State.FRESH
+        return STALE if age_s > options.stale_after_s else FRESH
 
     def extra_margin(self, now: float) -> float:
         """A stale reading widens the safety margin with its age, up to a tenth of the capacity."""
-        late_s = max(0.0, (self.age_s(now) or 0.0) - self.options.stale_after_s)
-        return min(STALE_MARGIN_MOST, STALE_MARGIN_PER_S * late_s)
+        late_s = 0.0 if self.reading is None else now - self.read_at - self.options.stale_after_s
+        return 0.0 if late_s <= 0 else min(STALE_MARGIN_MOST, STALE_MARGIN_PER_S * late_s)
 
     def level(self, held: float, capacity: float | None) -> float | None:
         """The measured level, carried forward by what our own leases took and gave back since."""
-        if self.reading is None or self.reading.kv_usage is None:
+        reading = self.reading
+        if reading is None or reading.kv_usage is None:
             return None
-        since = 0.0 if not capacity else (held - self.held_at_reading) / capacity
-        return max(0.0, self.reading.kv_usage + since)
+        level = reading.kv_usage
+        if capacity:
+            level += (held - self.held_at_reading) / capacity
+        return level if level > 0.0 else 0.0
 
     def is_above(self, level: float | None, high: float, low: float) -> bool:
         """Hysteresis: closed from `high` until the level is below `low`."""
@@ -160,13 +178,13 @@ class Signal:
                 first = instant
         return first
 
-    def _is_frozen(self, now: float) -> bool:
-        if self.reading is None or self.reading.kv_usage is None:
+    def _is_frozen(self, reading: Reading, now: float) -> bool:
+        """Of one that has not moved for `FROZEN_IDLE_AFTER_S` at least."""
+        if reading.kv_usage is None:
             return False
-        still_s = now - self.moved_at
         if self.busy_since is None:
-            return self.is_closed and still_s >= FROZEN_IDLE_AFTER_S and not self.reading.running
-        busy_s = now - self.busy_since
+            return self.is_closed and not reading.running
+        still_s, busy_s = now - self.moved_at, now - self.busy_since
         return min(still_s, busy_s) >= FROZEN_AFTER_S and now - self.progress_at < STALLED_AFTER_S
 
     def _is_stalled(self) -> bool:

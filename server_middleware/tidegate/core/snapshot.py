@@ -9,8 +9,9 @@ from tidegate.core.books import Books
 from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 from tidegate.core.dispatch import Dispatcher
 from tidegate.core.fair_queue import Band
-from tidegate.core.instance import Instance, Verdict
+from tidegate.core.instance import Instance
 from tidegate.core.tenants import Tenants
+from tidegate.core.verdict import Verdict
 
 MOST_TENANTS = 1000  # listed; the busiest first
 

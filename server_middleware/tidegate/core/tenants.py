@@ -112,10 +112,8 @@ class Tenants:
         while len(self._sessions) > SESSION_MEMORY:
             self._sessions.popitem(last=False)
 
-    def is_under_way(self, tenant: str, session: str | None, now: float) -> bool:
+    def is_under_way(self, tenant: str, session: str, now: float) -> bool:
         """Whether this conversation has had an answer lately."""
-        if session is None:
-            return False
         last = self._sessions.get((tenant, session))
         return last is not None and now - last <= SESSION_S
 
