@@ -103,6 +103,25 @@ def test_dates_survive_a_round_trip_in_all_three_forms(instant: int) -> None:
     assert figures.rfc3339(f"{moment:%Y-%m-%dT%H:%M:%SZ}") == instant
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "2026-02-31T10:00:00Z",
+            "2026-13-01T10:00:00Z",
+            "2026-11-29T24:00:00Z",
+            "2026-11-29T10:61:00+25:00",
+        ),
+        *("Sun, 31 Feb 2026 10:00:00 GMT", "Sun, 06 Nov 2026 25:00:00 GMT", "Sun, 06 nov 2026 10:00:00 GMT"),
+        *("Sunday, 06-Foo-26 10:00:00 GMT", "Sun Nov 00 10:00:00 2026"),
+    ],
+)
+def test_an_impossible_date_is_none(text: str) -> None:
+    """Months without a name, days that do not exist and hours after the last are no instant."""
+    assert figures.rfc3339(text) is None
+    assert figures.http_date(text, WALL_NOW) is None
+
+
 YEARS = [("26", 2026), ("76", 2076), ("77", 1977), ("94", 1994), ("00", 2000)]
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.client.stacks import STACKS, Scene, Stack, every_stack, until
-from tidegate_client import AdaptiveConcurrency, Guard, RateLimited, RetryPolicy, Why
+from tidegate_client import AdaptiveConcurrency, Guard, RateLimited, RetryPolicy, WaitEvent, Why
 from tidegate_client.core.policy import RetryPolicy as CorePolicy
 from tidegate_client.errors import RateLimited as Error
 from tidegate_client.fields import allowance_from
@@ -19,7 +19,10 @@ from tidegate_client.origins import Origin
 from tidegate_client.testing import Board, FakeClock, refuse
 
 async_stacks = pytest.mark.parametrize(
-    "stack", [each for each in STACKS if each.is_async], ids=lambda s: s.name
+    "stack", [each for each in STACKS if each.is_async], ids=lambda stack: stack.name
+)
+sync_stacks = pytest.mark.parametrize(
+    "stack", [each for each in STACKS if not each.is_async], ids=lambda stack: stack.name
 )
 
 
@@ -45,6 +48,25 @@ async def test_a_wait_that_grows_beyond_the_budget_ends_the_call(stack: Stack) -
         assert caught.value.response.status_code == 429
     assert sent == 2
     assert clock.now == pytest.approx(1001.0)
+
+
+@sync_stacks
+async def test_a_thread_whose_wait_grows_beyond_the_budget_ends_too(stack: Stack) -> None:
+    """The same without a loop: here it is the listener that meets the longer refusal while the call waits."""
+
+    told: list[WaitEvent] = []
+
+    def meddle(event: WaitEvent) -> None:
+        told.append(event)
+        if len(told) == 1:
+            with pytest.raises(RateLimited):
+                scene.caller.client.post("http://engine/")
+
+    scene = Scene(stack, refuse(5), refuse(500), policy=RetryPolicy(wait_budget_s=60), on_wait=meddle)
+    with pytest.raises(RateLimited) as caught:
+        await scene.post()
+    assert caught.value.why is Why.OVER_BUDGET
+    assert len(scene.server.received) == 2
 
 
 @every_stack
