@@ -63,7 +63,7 @@ class AskBuilder:
         self._media = MediaPrices()
         self._threads = Threads()
         self._fields = settings.fields
-        self._fields_of = {row.name: row.fields for row in settings.tenants if row.fields is not None}
+        self._fields_of = _policies(settings)
         self._flex_class = settings.identity.flex_class
         self._clock = clock
         self._sieve = Sieve(settings.identity)
@@ -75,6 +75,15 @@ class AskBuilder:
             default_class=settings.default_tenant.priority_class,
             keys=keys,
         )
+
+    def renew(self, settings: Settings) -> None:
+        """The tenants of these settings are recognised from now on; what was learnt stays.
+
+        Raises:
+            ValueError: two tenants share a key; nothing has changed.
+        """
+        self._resolver.renew(settings.tenant_keys(), settings.default_tenant.priority_class)
+        self._fields_of = _policies(settings)
 
     def lines(self, scope: Scope) -> HeaderList:
         """The header lines that matter here."""
@@ -230,6 +239,10 @@ class AskBuilder:
             None if first_s is None else now + max(0.0, first_s - FIRST_BYTE_MARGIN_S),
             None if whole_s is None else now + whole_s,
         )
+
+
+def _policies(settings: Settings) -> dict[str, FieldPolicy]:
+    return {row.name: row.fields for row in settings.tenants if row.fields is not None}
 
 
 def _for_identity(arrival: Arrival) -> Scope:

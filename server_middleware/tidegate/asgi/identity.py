@@ -102,15 +102,23 @@ class Resolver:
         keys: CachedKeys | None = None,
     ) -> None:
         self._keys = keys
-        self._by_name = {tenant.name: tenant for tenant in tenants}
-        self._by_key = by_digest(tenants)
+        self.renew(tenants, default_class)
         self._options = options
         self._proxies = TrustedProxies(options.trusted_proxies)
         self._ranks = {name: rank for rank, name in enumerate(classes)}
-        self._default_class = default_class
         self._tenant_header = _lower(options.tenant_header)
         self._end_user_header = _lower(options.end_user_header)
         self._proofs = Proofs(options.max_credentials)
+
+    def renew(self, tenants: Sequence[TenantKeys], default_class: str) -> None:
+        """Other tenants from now on; what the app has shown of unknown credentials stays.
+
+        Raises:
+            ValueError: as at construction; nothing has changed.
+        """
+        self._by_key = by_digest(tenants)
+        self._by_name = {tenant.name: tenant for tenant in tenants}
+        self._default_class = default_class
         self._configured: dict[bytes, Caller] = {}  # by key, as far as they have come
 
     def resolve(self, scope: Scope) -> Caller:

@@ -59,7 +59,13 @@ class AdmissionMiddleware:
     ) -> None:
         self.app = app
         self._parts = Parts(
-            probe=probe, keys=keys, clock=clock, wall_clock=wall_clock, uniform=uniform, hooks=hooks
+            probe=probe,
+            keys=keys,
+            clock=clock,
+            wall_clock=wall_clock,
+            uniform=uniform,
+            hooks=hooks,
+            load=Settings.load if settings is None else None,
         )
         self._runtime: Runtime | None = None  # that of the loop which asked last
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}

@@ -60,6 +60,8 @@ class Parts:
     wall_clock: Callable[[], float] = time.time
     uniform: Uniform = random.random
     hooks: Sequence[Hook] = ()
+    load: Callable[[], Settings] | None = None
+    """Reads the settings once more; `None` where the program gave them."""
 
 
 class Runtime:
@@ -91,10 +93,12 @@ class Runtime:
         )
         self.routes = RouteTable(settings.guard)
         self.background = BackgroundLeases(parts.clock, self._let_go)
+        keys = None if parts.keys is None else CachedKeys(parts.keys, clock=parts.clock)
+        self._builder = AskBuilder(settings, parts.clock, keys)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
-        self._operator = Operator(Orders(settings.console.path), lambda: self.mode, self.set_mode)
-        self.control = Control(settings.console, self._operator.switch)
+        self._operator = Operator(self, Orders(settings.console.path), parts.load)
+        self.control = Control(settings.console, self._operator.switch, self._operator.reload)
         self._poller = Poller(
             self._probe(),
             on_readings=self._observe,
@@ -109,11 +113,10 @@ class Runtime:
         self.is_stopped = False
 
     def _surroundings(self) -> Surroundings:
-        clock, lookup = self._parts.clock, self._parts.keys
-        keys = None if lookup is None else CachedKeys(lookup, clock=clock)
+        clock = self._parts.clock
         return Surroundings(
             room=self.room,
-            builder=AskBuilder(self.settings, clock, keys),
+            builder=self._builder,
             background=self.background,
             clock=clock,
             hook=self.hooks,
@@ -180,6 +183,12 @@ class Runtime:
         if mode != "enforce":
             self.room.let_everyone_pass()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=mode, detail=why))
+
+    def renew(self, settings: Settings) -> None:
+        """Serve the tenants of these settings, which have been checked, from now on."""
+        self._builder.renew(settings)
+        self.room.set_limits(settings.gate_options())
+        self.settings = settings
 
     def statistics(self) -> Statistics:
         """A snapshot of the gate; an empty one if the gate is too broken to tell."""

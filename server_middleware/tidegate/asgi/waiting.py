@@ -179,6 +179,14 @@ class WaitingRoom:
         """A reading failed."""
         self._guarded("probe_failed", lambda now: self.gate.probe_failed(instance, now, self._uniform))
 
+    def set_limits(self, options: GateOptions) -> None:
+        """The limits of tenants in these options hold from now on; the others stand since the start."""
+        self._options = options
+        tenants, default_tenant = options.tenants, options.default_tenant
+        self._guarded(
+            "set_limits", lambda now: self.gate.set_limits(tenants, default_tenant, now, self._uniform)
+        )
+
     def statistics(self) -> Statistics:
         """A frozen snapshot of the gate."""
         return self.gate.statistics(self._clock())

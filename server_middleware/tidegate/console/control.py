@@ -1,9 +1,10 @@
-"""The one thing that can be changed from outside: the mode.
+"""What can be changed from outside: the mode, and the tenants by reading the settings anew.
 
     curl -X PUT -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8000/tidegate/mode -d shadow
+    curl -X POST -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8000/tidegate/reload
 
-Law of this file: only the admin token switches the mode, from this machine too, since a proxy here may
-make a stranger look local; without a token set the switch is off. No web page switches it: a request
+Law of this file: only the admin token changes anything, from this machine too, since a proxy here may
+make a stranger look local; without a token set nothing is changed. No web page changes anything: a request
 that carries an `Origin` is refused, whatever it carries besides.
 """
 
@@ -18,32 +19,42 @@ from tidegate.console.options import ConsoleOptions
 MODES = ("enforce", "shadow", "off")
 MAX_BODY_BYTES = 256
 NO_TOKEN_SET = (
-    "The mode is switched with the admin token only, and none is set. Set console.admin_token "
-    "(TIDEGATE_CONSOLE__ADMIN_TOKEN) or mode (TIDEGATE_MODE), and restart."
+    "This takes the admin token, and none is set. Set console.admin_token "
+    "(TIDEGATE_CONSOLE__ADMIN_TOKEN), or change the settings themselves (the mode by TIDEGATE_MODE), and "
+    "restart."
 )
 
 
 class Control:
-    """Answers `PUT <console path>/mode`; ask `serves` first.
+    """Answers `PUT <console path>/mode` and `POST <console path>/reload`; ask `serves` first.
 
     Args:
         options: of the console; to strangers neither exists.
         set_mode: called with one of `MODES` and the address of who switches; returns what to answer.
+        reload: called with the address of who asks; returns the status and the text of the answer.
     """
 
-    def __init__(self, options: ConsoleOptions, set_mode: Callable[[str, str], str]) -> None:
+    def __init__(
+        self,
+        options: ConsoleOptions,
+        set_mode: Callable[[str, str], str],
+        reload: Callable[[str], tuple[int, str]],
+    ) -> None:
         self._options = options
         self._set_mode = set_mode
+        self._reload = reload
+        self._paths = {"PUT": f"{options.path}/mode", "POST": f"{options.path}/reload"}
 
     def serves(self, scope: Scope) -> bool:
         """Whether this HTTP request is for the control and its caller is no stranger."""
-        if not self._options.enabled or scope["method"] != "PUT":
+        ours = self._paths.get(scope["method"])
+        if not self._options.enabled or ours is None:
             return False
         path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")).rstrip("/"))
-        return path == f"{self._options.path}/mode" and access_of(scope, self._options) is not Access.STRANGER
+        return path == ours and access_of(scope, self._options) is not Access.STRANGER
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Switch the mode, or say why not."""
+        """Do it, or say why not."""
         if self._options.admin_token is None:
             await _answer(send, 403, NO_TOKEN_SET)
             return
@@ -51,13 +62,16 @@ class Control:
             await _answer(send, 401, "Send the admin token: -H 'Authorization: Bearer ...'.")
             return
         if first_header(scope["headers"], b"origin") is not None:
-            await _answer(send, 403, "The mode is not switched by web pages; use curl.")
+            await _answer(send, 403, "Web pages change nothing here; use curl.")
             return
+        peer = str((scope.get("client") or ("a Unix socket",))[0])
         wish = (await _read(receive)).decode("utf-8", "replace").strip().strip('"')
-        if wish not in MODES:
+        if scope["method"] == "POST":
+            await _answer(send, *self._reload(peer))
+        elif wish not in MODES:
             await _answer(send, 400, f"The body is {wish!r}: send one of {', '.join(MODES)}.")
-            return
-        await _answer(send, 200, self._set_mode(wish, str((scope.get("client") or ("a Unix socket",))[0])))
+        else:
+            await _answer(send, 200, self._set_mode(wish, peer))
 
 
 async def _read(receive: Receive) -> bytes:
