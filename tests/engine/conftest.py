@@ -12,8 +12,17 @@ from benchmarks.engine_bed import ROOT, Engine, EngineFailed, build_environment,
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bare before gated, so that each engine is started once."""
-    items.sort(key=lambda item: "gated" in getattr(item, "fixturenames", ()))
+    """Tests without an engine of ours first (some start their own), then bare, then gated: one start each."""
+    items.sort(key=lambda item: _KINDS.index(_kind(item)))
+
+
+_KINDS = (None, "bare", "gated")
+
+
+def _kind(item: pytest.Item) -> str | None:
+    if item.get_closest_marker("engine") is None:
+        return None
+    return next((kind for kind in _KINDS[1:] if kind in getattr(item, "fixturenames", ())), None)
 
 
 class Bed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import httpx
 from benchmarks.engine_bed import MODEL, ROOT, raise_priority
 
 WORDS = ("tide", "gate", "flood", "room", "request", "queue", "cache", "token", "word", "answer", "names")
-CALLER_TIMEOUT_S = 180.0
+CALLER_TIMEOUT_S = 1200.0  # not a measure of anything: whoever is not answered by then never will be
 TAIL_BYTES = 4096  # holds the last events of a stream: the finish reason and the usage
 
 
@@ -46,6 +47,7 @@ class Outcome:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str | None = None
+    admitted_s: float | None = None  # when the gate let it in, as Server-Timing says; None without a gate
     first_token_s: float | None = None
     total_s: float = 0.0
     failure: str | None = None
@@ -66,9 +68,8 @@ def prompt(words: int, seed: int) -> str:
     return f"{seed} " + " ".join(pick.choice(WORDS) for _ in range(words))
 
 
-async def call(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
-    """One caller: tries until it is answered, waiting as long as each refusal says."""
-    outcome = Outcome()
+async def call(client: httpx.AsyncClient, job: Job, seed: int, outcome: Outcome) -> None:
+    """One caller: tries until it is answered, waiting as long as each refusal says; fills in the outcome."""
     started = time.monotonic()
     body: dict[str, Any] = {
         "model": MODEL,
@@ -81,9 +82,12 @@ async def call(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
         body["stream_options"] = {"include_usage": True}
     headers = {"authorization": f"Bearer {job.key}"} if job.key else {}
     while time.monotonic() - started < CALLER_TIMEOUT_S:
+        sent_s = time.monotonic() - started
         async with client.stream("POST", "/v1/completions", json=body, headers=headers) as response:
             outcome.statuses.append(response.status_code)
             if response.status_code == 200:
+                queued = re.search(r"tidegate;dur=([\d.]+)", response.headers.get("server-timing", ""))
+                outcome.admitted_s = sent_s + float(queued[1]) / 1000 if queued else None
                 await _read(response, job, outcome, started)
                 break
             error = json.loads(await response.aread()).get("error", {})
@@ -93,7 +97,6 @@ async def call(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
             break
         await asyncio.sleep(float(outcome.retry_after[-1]))
     outcome.total_s = time.monotonic() - started
-    return outcome
 
 
 async def _read(response: httpx.Response, job: Job, outcome: Outcome, started: float) -> None:
@@ -136,10 +139,12 @@ async def run(url: str, jobs: list[Job]) -> Report:
 
 async def _one(client: httpx.AsyncClient, job: Job, seed: int) -> Outcome:
     await asyncio.sleep(job.at_s)
+    outcome = Outcome()
     try:
-        return await call(client, job, seed)
+        await call(client, job, seed, outcome)
     except (httpx.HTTPError, ValueError, KeyError) as error:
-        return Outcome(failure=repr(error))
+        outcome.failure = repr(error)
+    return outcome
 
 
 async def _worst_delay(every_s: float = 0.02) -> float:
@@ -161,12 +166,19 @@ def start(url: str, jobs: list[Job]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def collect(process: subprocess.Popen[str], timeout_s: float = 240) -> Report:
-    """Waits for a generator and returns what it saw."""
+def collect(process: subprocess.Popen[str], timeout_s: float = CALLER_TIMEOUT_S + 60) -> Report:
+    """Waits for a generator and returns what it saw.
+
+    Raises:
+        RuntimeError: it failed itself; what it printed about that stands in the test's own output.
+        subprocess.TimeoutExpired: it is still at work after `timeout_s`.
+    """
     try:
         output, _ = process.communicate(timeout=timeout_s)
     finally:
         process.kill()
+    if process.returncode:
+        raise RuntimeError(f"the load generator ended with {process.returncode}")
     document = json.loads(output)
     outcomes = [Outcome(**outcome) for outcome in document.pop("outcomes")]
     return Report(outcomes=outcomes, **document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from dataclasses import asdict
@@ -22,6 +23,7 @@ class ProbePage:
         self._app = app
         self._probe: Probe | None = None
         self._why = ""
+        self._one_at_a_time = asyncio.Lock()  # as a poller reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -32,7 +34,8 @@ class ProbePage:
             return
         shown: dict[str, Any] = {"pid": os.getpid(), "why": self._why}
         try:
-            shown["readings"] = [asdict(reading) for reading in as_readings(await self._probe.read())]
+            async with self._one_at_a_time:
+                shown["readings"] = [asdict(reading) for reading in as_readings(await self._probe.read())]
         except Exception as error:  # noqa: BLE001 - shown to the test
             shown["error"] = repr(error)
         body = json.dumps(shown).encode()
