@@ -455,20 +455,56 @@ def test_slow_reader_strands_nothing_but_only_by_the_declared_maximum() -> None:
     """Our own blocked send, and the time a full answer takes: then the engine must be done."""
     driver = Driver()
     ticket = driver.admit().ticket
-    endless = driver.admit(max_output_tokens=None).ticket
-    for blocked in (ticket, endless):
-        driver.progress(blocked, 1)
-        driver.gate.sending_blocked(blocked, True, driver.now)
+    driver.progress(ticket, 1)
+    driver.gate.sending_blocked(ticket, True, driver.now)
     driver.pass_s(1.0)
-    assert driver.instance.ledger.sequences == 2
-    driver.pass_s(10.0)
     assert driver.instance.ledger.sequences == 1
-    driver.pass_s(1000.0)
-    assert driver.instance.ledger.sequences == 1
-    driver.gate.sending_blocked(endless, False, driver.now)
+    driver.pass_s(1.0)
+    assert driver.instance.ledger.sequences == 0
+    driver.gate.sending_blocked(ticket, False, driver.now)
     driver.release(ticket)
-    driver.release(endless)
     assert driver.gate.statistics(driver.now).running == 0
+
+
+@pytest.mark.parametrize(
+    ("kv", "declared", "after_s"),
+    [
+        ({}, None, 20.0),  # 1,000 tokens of cache at 50 tokens a second
+        ({}, 10_000, 20.0),
+        ({"max_model_tokens": 200}, None, 4.0),
+        ({"max_model_tokens": 200, "capacity_tokens": None}, 10_000, 4.0),
+        ({"capacity_tokens": None}, 10_000, 200.0),
+        ({"capacity_tokens": None}, None, math.inf),
+    ],
+)
+def test_a_slow_reader_of_an_endless_answer_strands_nothing_either(
+    kv: dict[str, Any], declared: int | None, after_s: float
+) -> None:
+    """No answer is longer than the context or the cache; where neither is known, nothing is certain."""
+    driver = Driver(wide(**kv))
+    ticket = driver.admit(max_output_tokens=declared).ticket
+    driver.progress(ticket, 1)
+    driver.gate.sending_blocked(ticket, True, driver.now)
+    driver.pass_s(min(0.95 * after_s, 1e5))
+    assert driver.instance.ledger.sequences == 1
+    driver.pass_s(min(0.1 * after_s, 1e5))
+    assert driver.instance.ledger.sequences == (after_s == math.inf)
+
+
+def test_a_slow_reader_of_what_is_not_generated_strands_nothing() -> None:
+    """Embeddings are computed before they are sent: whoever does not fetch them holds nothing."""
+    driver = Driver()
+    slow = [driver.admit(generates=False, prompt_tokens=300).ticket for _ in range(3)]
+    waiting = driver.queue(prompt_tokens=300)
+    assert driver.pass_s(30.0) == []
+    for ticket in slow:
+        driver.gate.sending_blocked(ticket, True, driver.now)
+    assert driver.pass_s(0.2) == [waiting.ticket]
+    assert driver.instance.ledger.sequences == 1
+    assert driver.instance.ledger.unread_prompt == 300
+    for ticket in slow:
+        driver.release(ticket)
+    assert driver.gate.statistics(driver.now).running == 1
 
 
 def test_whole_answers_are_carried_forward_by_the_engines_pace() -> None:

@@ -2,11 +2,13 @@
 
 Law of this file: every lease ends exactly once, and a lease follows the engine, not the socket. A caller
 that left, or a reader too slow for its stream, changes nothing by itself; only where our own `send` is
-blocked and the declared maximum must long have been generated is a lease taken as finished early.
+blocked and the longest answer there may be must long have been generated (or nothing is generated at all) is
+a lease taken as finished early.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tidegate.core import ranks
@@ -192,10 +194,12 @@ class Running:
         """
         self.estimated_at = now
         for lease, instance, _ in self._places.values():
-            if lease.is_drained or not lease.ask.generates:
+            if lease.is_drained:
                 continue
             if lease.blocked_since is not None:
                 self._drain_if_finished(lease, instance, now)
+            elif not lease.ask.generates:
+                continue
             elif not lease.ask.streams:
                 self._infer(lease, instance, now)
             elif lease.last_token_at is not None:
@@ -215,13 +219,15 @@ class Running:
         self._grow(lease, instance, max(lease.seen, made * lease.sequences))
 
     def _drain_if_finished(self, lease: Lease, instance: Instance, now: float) -> None:
-        declared = lease.ask.max_output_tokens
-        if declared is None or lease.blocked_since is None:
+        """Of an answer that does not generate the engine has nothing left to do once it is being sent."""
+        if lease.blocked_since is None:
             return
-        made = lease.seen / lease.sequences + (now - lease.blocked_since) / _pace_s(instance)
-        if made >= declared:
-            instance.ledger.mark_first_token(lease, now)
-            instance.ledger.drain(lease)
+        if lease.ask.generates:
+            made = lease.seen / lease.sequences + (now - lease.blocked_since) / _pace_s(instance)
+            if made < _most_output(lease, instance):
+                return
+        instance.ledger.mark_first_token(lease, now)
+        instance.ledger.drain(lease)
 
     def _grow(self, lease: Lease, instance: Instance, output_tokens: float) -> None:
         declared = lease.ask.max_output_tokens
@@ -272,6 +278,12 @@ class Running:
             prompt = self._prompts.of(lease.ask)
             if prompt != lease.prompt:
                 instance.ledger.restate(lease, prompt)
+
+
+def _most_output(lease: Lease, instance: Instance) -> float:
+    """Tokens per sequence that no answer exceeds: as declared, and what the engine has room for at all."""
+    bounds = (lease.ask.max_output_tokens, instance.context_limit or instance.capacity)
+    return min((bound for bound in bounds if bound is not None), default=math.inf)
 
 
 def _pace_s(instance: Instance) -> float:
