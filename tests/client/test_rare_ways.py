@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.client.stacks import STACKS, Scene, Stack, every_stack, until
-from tidegate_client import AdaptiveConcurrency, Guard, RateLimited, RetryPolicy, WaitEvent, Why
+from tidegate_client import AdaptiveConcurrency, Guard, RateLimited, RetryPolicy, Why
 from tidegate_client.core.policy import RetryPolicy as CorePolicy
 from tidegate_client.errors import RateLimited as Error
 from tidegate_client.fields import allowance_from
@@ -44,29 +44,33 @@ async def test_a_wait_that_grows_beyond_the_budget_ends_the_call(stack: Stack) -
         with pytest.raises(RateLimited) as caught:
             await call
         assert caught.value.why is Why.OVER_BUDGET
-        assert caught.value.retry_after == pytest.approx(500)
+        assert caught.value.retry_after == pytest.approx(500, abs=1.1)
         assert caught.value.response.status_code == 429
     assert sent == 2
     assert clock.now == pytest.approx(1001.0)
 
 
 @sync_stacks
-async def test_a_thread_whose_wait_grows_beyond_the_budget_ends_too(stack: Stack) -> None:
-    """The same without a loop: here it is the listener that meets the longer refusal while the call waits."""
+async def test_a_thread_whose_wait_is_beyond_the_budget_by_then_ends_too(stack: Stack) -> None:
+    """While a call is under way, another is told 500 s: the 5 s of its own refusal are not enough."""
+    sent = 0
 
-    told: list[WaitEvent] = []
+    def serve(request: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            return stack.library.Response(429, headers={"retry-after": "500"})
+        with pytest.raises(RateLimited):
+            caller.client.post("http://engine/")
+        return stack.library.Response(429, headers={"retry-after": "5"})
 
-    def meddle(event: WaitEvent) -> None:
-        told.append(event)
-        if len(told) == 1:
-            with pytest.raises(RateLimited):
-                scene.caller.client.post("http://engine/")
-
-    scene = Scene(stack, refuse(5), refuse(500), policy=RetryPolicy(wait_budget_s=60), on_wait=meddle)
+    policy, transport = RetryPolicy(wait_budget_s=60), stack.library.MockTransport(serve)
+    caller = stack.caller(transport, FakeClock(), policy=policy)
     with pytest.raises(RateLimited) as caught:
-        await scene.post()
+        await caller.request("POST", "http://engine/")
     assert caught.value.why is Why.OVER_BUDGET
-    assert len(scene.server.received) == 2
+    assert caught.value.retry_after == pytest.approx(500, abs=1.1)
+    assert sent == 2
 
 
 @every_stack
