@@ -343,6 +343,34 @@ async def test_sigterm_drains_although_the_server_waits_for_its_requests_first()
         signal.signal(signal.SIGTERM, previous)
 
 
+async def test_of_two_gates_in_one_process_the_first_to_stop_leaves_the_signals_to_the_other() -> None:
+    """Its own handler stands beneath the other's by then, and must still pass on to the server's."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        async with bed() as first, bed() as second:
+            await first.runtime.stop()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await until(lambda: second.runtime.door.is_draining)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def test_an_interrupt_without_a_server_drains_nothing() -> None:
+    """In a notebook Ctrl-C ends a cell, and the next one goes on with the same gate."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        async with bed() as b:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+            assert (await b.post()).status_code == 200
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def test_many_leave_at_once_and_nothing_is_left_behind() -> None:
     """A hundred waiting callers hang up in one instant."""
     async with bed(level=Level(kv_usage=0.97)) as b:

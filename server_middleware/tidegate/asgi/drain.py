@@ -23,15 +23,18 @@ class ShutdownListener:
     def __init__(self, on_shutdown: Callable[[], None]) -> None:
         self._on_shutdown = on_shutdown
         self._loop = asyncio.get_running_loop()
-        self._previous: dict[signal.Signals, Any] = {}
+        self._previous: dict[int, Any] = {}
+        self._has_stopped = False
 
     @property
     def is_stale(self) -> bool:
-        """Whether its loop has gone; without a lifespan nobody has told us of the end."""
-        return self._loop.is_closed()
+        """Whether nobody is to be told any more; without a lifespan only the end of the loop says so."""
+        return self._has_stopped or self._loop.is_closed()
 
     def start(self) -> None:
-        """Listen. In another thread than the main one signals cannot be heard, and nothing is done."""
+        """Listen where a server has handlers of its own; else nothing drains, and whoever is interrupted
+        (a notebook, a debugger) may well go on. Signals can only be heard in the main thread.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
@@ -40,21 +43,20 @@ class ShutdownListener:
             if isinstance(listener, ShutdownListener) and listener.is_stale:
                 listener.stop()  # else stale ones would pile up
                 previous = signal.getsignal(number)
-            if callable(previous):  # with the default action there is no server that drains
+            if callable(previous) and previous is not signal.default_int_handler:
                 self._previous[number] = previous
                 signal.signal(number, self._on_signal)
 
     def stop(self) -> None:
-        """Give the handlers back, unless somebody has set others since."""
+        """Give the handlers back where nobody has set others since; those go on through us."""
+        self._has_stopped = True
         for number, previous in self._previous.items():
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, previous)
-        self._previous.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        previous = self._previous[signal.Signals(number)]
         if self.is_stale:
             self.stop()
         else:
             self._loop.call_soon_threadsafe(self._on_shutdown)
-        previous(number, frame)
+        self._previous[number](number, frame)
