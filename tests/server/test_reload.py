@@ -186,9 +186,9 @@ async def test_a_fresh_gate_after_a_fault_has_the_new_limits(
 ) -> None:
     """It is made from the options in force, not from those of the start."""
     async with served(file, monkeypatch, GOLD) as s:
-        await s.reload("")
+        await s.reload(GOLD.replace("burst = 1", "burst = 2"))
         s.gate._running().room.reset()
-        assert [await s.ask() for _ in range(2)] == [200, 200]
+        assert [await s.ask() for _ in range(3)] == [200, 200, 429]
 
 
 async def test_it_takes_the_token_and_no_web_page(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +256,8 @@ def test_every_worker_reads_anew_once(tmp_path: Path, monkeypatch: pytest.Monkey
         late.follow()
     assert [gate.renewed for gate in gates] == [[1], [1], []]
     other.switch("shadow", "10.0.0.2")
+    one.follow()
+    assert gates[0].renewed == [1], "a switch is no reload"
     late.reload("10.0.0.3")
     answers.append(ValueError("planted"))
     assert one.reload("10.0.0.1") == (400, "nothing has changed: planted"), "and nobody is told of it"
