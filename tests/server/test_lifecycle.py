@@ -154,6 +154,29 @@ def test_two_loops_side_by_side_keep_a_gate_each() -> None:
     assert len(gate._runtimes) == 2, "the server's and the last of the others"
 
 
+def test_a_gate_that_was_switched_off_stays_so_in_every_further_loop() -> None:
+    """Else the way out of trouble would not hold for an endpoint that calls its own app in a thread."""
+    settings = Settings.load(metrics=False, default_tenant={"requests_per_s": 0.001, "request_burst": 1})
+    gate = AdmissionMiddleware(App(), settings=settings, probe=lambda: 0.1)
+
+    async def twice() -> list[int]:
+        gate.app = App()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://x") as client:
+            sent = [await client.post("/v1/completions", json={"prompt": "x"}) for _ in range(2)]
+        return [answer.status_code for answer in sent]
+
+    async def outer() -> None:
+        assert await twice() == [200, 429]
+        gate.mode = "off"
+        assert await asyncio.to_thread(asyncio.run, twice()) == [200, 200]
+        assert gate.mode == "off"
+        for runtime in gate._runtimes.values():
+            if runtime.loop is asyncio.get_running_loop():
+                await runtime.stop()
+
+    asyncio.run(outer())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
 def test_the_signals_outlive_a_loop_that_nobody_has_told_us_the_end_of() -> None:
     """A script or a notebook has no lifespan: Ctrl-C works afterwards, and handlers do not pile up."""

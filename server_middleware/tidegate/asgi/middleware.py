@@ -151,6 +151,7 @@ class AdmissionMiddleware:
             runtime = self._runtimes.get(loop)
             if runtime is None:
                 runtime = Runtime(self.app, self._settings, self._parts, self._host_app)
+                runtime.mode = self.mode  # as it was switched last, in whichever loop
                 # Loops may run side by side, in threads; of one that has been closed nothing is kept.
                 others = {other: one for other, one in self._runtimes.items() if not other.is_closed()}
                 self._runtimes = {**others, loop: runtime}
