@@ -25,6 +25,9 @@ class Board:
 
     Args:
         max_origins: how many to remember.
+
+    Raises:
+        ValueError: fewer than one.
     """
 
     def __init__(self, max_origins: int = MAX_ORIGINS) -> None:

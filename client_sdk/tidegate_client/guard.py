@@ -121,7 +121,11 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def turn_async(self) -> AsyncIterator[None]:
-        """`turn`, on an event loop."""
+        """`turn`, on an event loop.
+
+        Raises:
+            RateLimited: as there.
+        """
         call = Call(CallRequest(self._origin), self._setup)
         try:
             await AsyncDriver(self._setup, None).wait(call)

@@ -26,6 +26,10 @@ def openai_client(
 
     A refusal that stands is `openai.RateLimitError`, as ever; `rate_limited(error)` has the time to come
     back.
+
+    Raises:
+        ImportError: the SDK is not installed.
+        TypeError: `http_client` is no client of httpx or httpx2.
     """
     import openai
 
@@ -48,6 +52,10 @@ def anthropic_client(
 
     A refusal that stands is `anthropic.RateLimitError`, as ever; `rate_limited(error)` has the time to come
     back.
+
+    Raises:
+        ImportError: the SDK is not installed.
+        TypeError: `http_client` is no client of httpx or httpx2.
     """
     import anthropic
 

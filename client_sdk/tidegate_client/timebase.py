@@ -47,7 +47,11 @@ class Timebase:
         return threading.Event()
 
     def wait(self, signal: Signal, timeout_s: float) -> None:
-        """Block this thread until `signal` is set, at most `timeout_s`."""
+        """Block this thread until `signal` is set, at most `timeout_s`.
+
+        Raises:
+            TypeError: a signal of another kind.
+        """
         if not isinstance(signal, threading.Event):
             raise TypeError(f"wait() takes a signal made by signal(), not {signal!r}")
         signal.wait(min(timeout_s, threading.TIMEOUT_MAX))
@@ -58,7 +62,11 @@ class Timebase:
         return _LoopSignal()
 
     async def wait_async(self, signal: Signal, timeout_s: float) -> None:
-        """Suspend this task until `signal` is set, at most `timeout_s`; cancellation ends it at once."""
+        """Suspend this task until `signal` is set, at most `timeout_s`; cancellation ends it at once.
+
+        Raises:
+            TypeError: a signal of another kind.
+        """
         if not isinstance(signal, _LoopSignal):
             raise TypeError(f"wait_async() takes a signal made by loop_signal(), not {signal!r}")
         await signal.wait(timeout_s)

@@ -18,6 +18,9 @@ class AdaptiveConcurrency:
         first: the limit at first.
         least, most: its bounds.
         keep: what a refusal leaves of it, between 0 and 1.
+
+    Raises (at construction):
+        ValueError: bounds out of order, or a share that is none.
     """
 
     first: int = 16

@@ -40,13 +40,16 @@ class RetryPolicy:
         idempotent: the caller vouches that every request may be carried out twice.
         on_give_up: what the caller gets when a refusal stands: `raise` RateLimited, the `response` itself, or
             `auto`: raise, except to the SDKs that turn answers into errors of their own (OpenAI, Anthropic
-                and kin).
+            and kin).
         announce: send `Idempotency-Key`, the attempt number and `Prefer: wait`.
         max_cooldown_s: the longest silence that one refusal imposes on the other calls of the process.
         slow_start: attempts with an unknown outcome that one origin may hold just after it refused.
         concurrency: learn how many calls an origin bears at once; None for no limit.
         throttle_k: turn calls down unsent while an origin refuses most of them, by this factor; None never
             does.
+
+    Raises (at construction):
+        ValueError: a value makes no sense; the message names the field, the value and the way out.
     """
 
     max_attempts: int = 10
