@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.engine_bed import Engine
 from tests.engine.load import Job, Outcome, collect, start
-from tests.engine.watch import eventually, leases, state
+from tests.engine.watch import TURNS, assert_no_lease_is_left, at_the_gate, eventually, state
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 
@@ -60,10 +60,13 @@ def test_four_long_answers_all_run_right_after_a_burst(gated: Engine, end: str) 
         hang_up(process, gated)
     long = start(gated.url, LONG)
     seen: list[str] = []
+    idle = most_idle = 0
     while long.poll() is None:
-        running, held_tokens = map(gated.metric, ("vllm:num_requests_running", "tidegate_kv_held_tokens"))
-        seen.append(f"{running:.0f} run, {leases(gated):.0f} leases, {held_tokens:.0f} tokens held")
-        time.sleep(0.3)
+        running, (held, queued) = gated.metric("vllm:num_requests_running"), at_the_gate(gated)
+        seen.append(f"{running:.0f} run, {held} leases, {queued} queued")
+        idle = idle + 1 if queued and not running else 0
+        most_idle = max(most_idle, idle)
+        time.sleep(0.1)
     outcomes = collect(long).outcomes
     shown = "\n".join([*map(str, outcomes), *seen])
     print(f"\n{shown}")
@@ -71,4 +74,5 @@ def test_four_long_answers_all_run_right_after_a_burst(gated: Engine, end: str) 
         assert (outcome.failure, outcome.statuses[-1:]) == (None, [200]), f"{shown}\n{state(gated)}"
         assert outcome.completion_tokens == LONG[0].output_tokens
     assert ran_together(outcomes), f"{shown}\n{state(gated)}"
-    eventually(gated, "no lease is left", lambda: leases(gated) == 0)
+    assert most_idle < TURNS, f"they were kept from an idle engine\n{shown}\n{state(gated)}"
+    assert_no_lease_is_left(gated)

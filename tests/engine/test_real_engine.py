@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.engine_bed import MODEL, READ_S, Engine
 from tests.engine.load import CALLER_TIMEOUT_S, Job, Outcome, Report, collect, prompt, start
-from tests.engine.watch import eventually, leases, state
+from tests.engine.watch import assert_no_lease_is_left, eventually, state
 from tidegate.testing import EngineOptions, EngineSimulator
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
@@ -173,8 +173,7 @@ async def test_gated_a_caller_that_hangs_up_frees_its_place_in_the_engine(
             await asyncio.gather(*calls, return_exceptions=True)
         for call in failed:
             call.result()
-    await asyncio.to_thread(eventually, gated, "the leases end", lambda: leases(gated) == 0)
-    await asyncio.to_thread(gated.wait_idle)
+    await asyncio.to_thread(assert_no_lease_is_left, gated)
     generated = gated.metric("vllm:generation_tokens_total") - before
     assert generated < (answered + CALLERS) * LONG_TOKENS  # what was hung up on was not generated to its end
     (after,) = collect(start(gated.url, [Job(words=5, output_tokens=1)])).outcomes

@@ -11,6 +11,7 @@ import httpx
 from benchmarks.engine_bed import READ_S, Engine
 
 SHOWN = ("vllm:num_", "vllm:kv_", "tidegate_")
+TURNS = 20  # requests one after the other; each waits for its turn in the server's loop
 NEVER_S = 600.0  # no measure of anything: what has not come by then is not coming
 
 
@@ -44,6 +45,24 @@ def state(engine: Engine) -> str:
     return "\n".join([*lines, *engine.log.read_text().splitlines()[-20:]])
 
 
-def leases(engine: Engine) -> float:
-    """How many requests hold a lease at the gate, by its own figures (a moment old)."""
-    return engine.metric("tidegate_running_requests")
+def at_the_gate(engine: Engine) -> tuple[int, int]:
+    """How many requests hold a lease and how many wait, at this moment.
+
+    Raises:
+        httpx.HTTPError: the operator's page did not come.
+    """
+    answer = httpx.get(f"{engine.url}/tidegate/state.json?history=0", timeout=READ_S)
+    shown = answer.raise_for_status().json()
+    return shown["running"], shown["queued"]
+
+
+def assert_no_lease_is_left(engine: Engine) -> None:
+    """Once the engine is idle; what has ended needs a few turns of the server's loop, however long they take.
+
+    Raises:
+        AssertionError: a lease has outlived the work it stood for.
+    """
+    engine.wait_idle()
+    for _ in range(TURNS):
+        httpx.get(f"{engine.url}/health", timeout=READ_S)
+    assert at_the_gate(engine) == (0, 0), state(engine)
