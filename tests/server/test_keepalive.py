@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -123,6 +124,40 @@ async def test_an_app_that_answers_an_error_is_told_in_the_stream() -> None:
         data = [line[6:] for line in text(raw).splitlines() if line.startswith("data: ")]
         assert json.loads(data[0])["error"]["message"] == "no such model"
         assert b.runtime.statistics().running == 0
+
+
+class Broken(App):
+    """Waits for its turn like any app, and then gives no answer."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.failure = error
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        if self.started > 1:
+            if self.failure is not None:
+                raise self.failure
+            return
+        await super()._answer(receive, send)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the app's own"), None], ids=["raises", "returns"])
+async def test_an_app_that_gives_no_answer_is_told_in_the_stream(error: Exception | None) -> None:
+    """Nobody outside can say it any more; its exception goes on outwards all the same."""
+    async with bed(Broken(error), keepalive=ON, default_tenant={"max_concurrency": 1}) as b:
+        b.app.go.clear()
+        first = Raw(b.gate)
+        await until(lambda: b.app.running == 1)
+        raw = raw_stream(b.gate)
+        await until(lambda: "position" in text(raw))
+        b.app.go.set()
+        await first.task
+        outcomes = await asyncio.gather(raw.task, return_exceptions=True)
+        assert outcomes == [error]
+        assert raw.status == 200
+        assert '"code":500' in text(raw)
+        assert text(raw).endswith("data: [DONE]\n\n")
+        assert not raw.sent[-1].get("more_body")
 
 
 async def test_who_hangs_up_between_comments_leaves_nothing_behind() -> None:

@@ -82,6 +82,8 @@ class Door:
                 await self._run(exchange, arrival)
         finally:
             watch.close()
+            if arrival.kept is not None:
+                await arrival.kept.close()
 
     def cancel(self, ticket: int) -> None:
         """Running work was superseded by a later attempt of the same request."""

@@ -7,6 +7,7 @@ told by an error event in the caller's dialect. Comments are lines that every SS
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ class KeptStream:
         self._failed_status = 0
         self._error = b""
         self.has_started = False
+        self._has_answer = False
         self._has_ended = False
 
     async def tell(self, position: int, wait_s: float | None) -> None:
@@ -77,6 +79,7 @@ class KeptStream:
         if not self.has_started:
             await self._send(message)
         elif message["type"] == "http.response.start":
+            self._has_answer = True
             if not _is_event_stream(message):
                 self._failed_status = int(message["status"])
         elif message["type"] == "http.response.body":
@@ -89,6 +92,15 @@ class KeptStream:
         """End the stream with an error event; `body` is the JSON of the answer that was to be given."""
         if not self._has_ended:
             await self._event(error_event(body, self._dialect), more=False)
+
+    async def close(self) -> None:
+        """The app is done. If it gave no answer at all (it raised, or returned early), say so instead.
+
+        Whoever stands outside can answer no error any more, since the response was started here.
+        """
+        if self.has_started and not self._has_answer:
+            with contextlib.suppress(Exception):  # the caller has gone, or the server sends no more
+                await self.fail(_plain_error("The server failed before it answered.", 500))
 
     async def _body(self, message: Message) -> None:
         more = bool(message.get("more_body", False))
