@@ -65,6 +65,9 @@ class SyncDriver:
             response = retrying(lambda: first.take() if first.pending else self._send(call))
         except GaveUpWaiting:
             response = None
+        except BaseException:
+            call.leave()
+            raise
         return ended(call, response)
 
     def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
@@ -162,6 +165,9 @@ class AsyncDriver:
             response: Any = await retrying(attempt)
         except GaveUpWaiting:
             response = None
+        except BaseException:
+            call.leave()
+            raise
         return ended(call, response)
 
     async def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -103,6 +104,33 @@ async def test_whoever_takes_a_place_gives_it_back(stack: Stack) -> None:
     for _ in range(3):
         for caller in callers:
             assert (await caller.request("GET", "http://engine/")).content == b"x"
+
+
+@every_stack
+async def test_a_place_is_given_back_when_the_refusal_cannot_be_read(stack: Stack) -> None:
+    """Whatever ends a call between its refusal and the decision about it, its place is free again."""
+    library, clock, sent = stack.library, FakeClock(), []
+
+    class Interrupted(BaseException):
+        """As a cancellation, or Ctrl-C."""
+
+    class Body(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[name-defined, misc]
+        def __iter__(self) -> Iterator[bytes]:
+            raise Interrupted
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            raise Interrupted
+
+    def serve(request: Any) -> Any:
+        sent.append(clock.now)
+        return library.Response(429, stream=Body()) if len(sent) == 1 else library.Response(200)
+
+    policy = RetryPolicy(concurrency=AdaptiveConcurrency(first=1, most=1), wait_budget_s=60)
+    caller = stack.caller(library.MockTransport(serve), clock, policy=policy)
+    with pytest.raises(Interrupted):
+        await caller.request("GET", "http://engine/")
+
+    assert (await caller.request("GET", "http://engine/")).status_code == 200
 
 
 def test_a_guard_gives_its_place_back() -> None:
