@@ -114,6 +114,20 @@ async def test_a_call_ends_as_the_table_says(stack: Stack, case: Case) -> None:
 
 
 @every_stack
+async def test_a_call_that_succeeds_at_once_pays_for_nothing_else(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no turn, asks tenacity nothing and reads no advice; the first refusal needs all of them."""
+    scene = Scene(stack, answer(), refuse(1), policy=RetryPolicy(max_attempts=2))
+    with monkeypatch.context() as without:
+        for name in ("call.Turn", "drivers.tenacity", "drivers.Waiting", "call.advice_from"):
+            without.delattr(f"tidegate_client.{name}")
+        assert (await scene.post()).status_code == 200
+        with pytest.raises(NameError):
+            await scene.post()
+
+
+@every_stack
 async def test_a_refusal_over_budget_says_when(stack: Stack) -> None:
     """The error carries the wait, the instant, the reason, the scope, the answer and the attempts; nobody
     waited.
