@@ -51,6 +51,18 @@ async function onFakeTime(work) {
   return { result: await done, waits };
 }
 
+test("a sentence on a 503 tells the time and proves nothing: it is shown, not sent again", async () => {
+  const body = '{"error": {"message": "Restarting. Please retry after 5 seconds."}}';
+  const { asked, fetchFunction } = scripted(new Response(body, { status: 503 }), ok());
+  const error = await fetchWithTidegate("http://x/", {}, { fetchFunction, maxAttempts: 3 }).catch((thrown) => thrown);
+  assert.ok(error instanceof RateLimitedError);
+  assert.deepEqual([error.waitMs, asked.length], [5_000, 1]);
+
+  const limited = scripted(busy({}, body), ok());
+  const { result } = await onFakeTime(() => fetchWithTidegate("http://x/", {}, { ...limited, maxAttempts: 3 }));
+  assert.equal(result.ok, true);
+});
+
 test("one attempt by default: the refusal is thrown with its time, and the cooldown is held", async () => {
   const { asked, fetchFunction } = scripted(busy({ "Retry-After": "2" }, '{"error": {"reason": "queue_full"}}'));
   const cooldown = new Cooldown();

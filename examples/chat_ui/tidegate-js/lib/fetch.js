@@ -164,7 +164,9 @@ export async function fetchWithTidegate(url, init = {}, options = {}) {
     const refusal = refusalOf(advice, attempt + refusalsBefore, uniform);
     const { waitMs, isGuess } = refusal;
     cooldown?.hold(waitMs, { reason: advice.reason, message: advice.message, isGuess });
-    if (attempt >= maxAttempts || (advice.waitMs ?? waitMs) > maxWaitMs) throw refusal;
+    // A sentence says when, but proves no refusal before work: a person may send again, this does not.
+    const isProven = advice.status === 429 || advice.source !== "message";
+    if (attempt >= maxAttempts || !isProven || (advice.waitMs ?? waitMs) > maxWaitMs) throw refusal;
     const pauseMs = waitMs + (isGuess ? 0 : fullJitterMs(attempt, uniform));
     onWait({ attempt, maxAttempts, waitMs: pauseMs, reason: advice.reason, isGuess });
     await sleep(pauseMs, init.signal);
