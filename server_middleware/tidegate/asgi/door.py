@@ -80,10 +80,14 @@ class Door:
                 await self._past_a_fault(arrival)
             else:
                 await self._run(exchange, arrival)
-        finally:
-            watch.close()
             if arrival.kept is not None:
                 await arrival.kept.close()
+        except Exception:
+            if arrival.kept is not None:
+                await arrival.kept.close()
+            raise
+        finally:
+            watch.close()
 
     def cancel(self, ticket: int) -> None:
         """Running work was superseded by a later attempt of the same request."""
