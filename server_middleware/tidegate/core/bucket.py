@@ -167,8 +167,6 @@ class Quota:
         shortfall = self.shortfall(cost_tokens)
         if shortfall is None:
             self._take(cost_tokens)
-            if booking is not None:
-                self._close(booking)
             self.refill(now)
             return None
         return self._book(shortfall, cost_tokens, identity, now)

@@ -8,7 +8,6 @@ are tokens unless the name says otherwise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -117,24 +116,25 @@ class Ask:
 
     def _complain(self) -> None:
         """Say which figure it is."""
-        _figure("prompt_tokens", self.prompt_tokens, 0)
-        _figure("prompt_tokens_floor", self.prompt_tokens_floor, 0)
-        _figure("sequences", self.sequences, 1)
-        _figure("body_bytes", self.body_bytes, 0)
-        _figure("ascii_bytes", self.ascii_bytes, 0)
-        _figure("other_bytes", self.other_bytes, 0)
-        _figure("attempt", self.attempt, 1)
-        if self.max_output_tokens is not None:
-            _figure("max_output_tokens", self.max_output_tokens, 0)
-        for name in ("latest_start_at", "deadline_at"):
-            instant = getattr(self, name)
-            if instant is not None and math.isnan(instant):
-                raise InvalidAsk(f"{name} is NaN, expected an instant on the monotonic clock or None.")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= MOST:
+                raise InvalidAsk(f"{name} is {value!r}, expected a figure between {least} and {MOST:g}.")
+        start = self.latest_start_at
+        name = "deadline_at" if start is None or start == start else "latest_start_at"
+        raise InvalidAsk(f"{name} is NaN, expected an instant on the monotonic clock or None.")
 
 
-def _figure(name: str, value: float, least: float) -> None:
-    if not least <= value <= MOST:
-        raise InvalidAsk(f"{name} is {value!r}, expected a figure between {least} and {MOST:g}.")
+_LEAST = {
+    "prompt_tokens": 0,
+    "prompt_tokens_floor": 0,
+    "sequences": 1,
+    "body_bytes": 0,
+    "ascii_bytes": 0,
+    "other_bytes": 0,
+    "attempt": 1,
+    "max_output_tokens": 0,
+}
 
 
 class Admit(NamedTuple):

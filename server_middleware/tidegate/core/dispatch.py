@@ -158,7 +158,7 @@ class Dispatcher:
             was_free = not blocked
             yield head
             if blocked and was_free and (is_routed or self._may_scan(blocked[0], now)):
-                yield from band.followers(FOLLOWERS)
+                yield from band.followers(head, FOLLOWERS)
         if blocked:
             self._scanned_at = now
 

@@ -146,21 +146,16 @@ class Band:
         flow = self.head_flow()
         return None if flow is None else flow.head()
 
-    def followers(self, most: int) -> Iterator[Waiter]:
+    def followers(self, head: Waiter, most: int) -> Iterator[Waiter]:
         """After the head: the same tenant's next requests and the next tenants' heads."""
-        first = self.head_flow()
-        if first is None:
-            return
-        yield from first.first(most)[1:]
+        yield from head.flow.first(most)[1:]
         taken: list[tuple[float, int, Flow]] = []
         while len(taken) < most and self.head_flow() is not None:
             taken.append(heapq.heappop(self._heap))
         for entry in taken:
             heapq.heappush(self._heap, entry)
         for _, _, flow in taken[1:]:
-            head = flow.head()
-            if head is not None:
-                yield head
+            yield from flow.first(1)
 
     def oldest(self) -> Waiter | None:
         """Who has been sitting longest."""

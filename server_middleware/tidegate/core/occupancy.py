@@ -59,9 +59,6 @@ class Occupancy:
         self._sequences = 0
         self.peak = 0.0
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def __iter__(self) -> Iterator[Holder]:
         return iter(self._order)
 
@@ -115,8 +112,6 @@ class Occupancy:
             self._sizes = [1] * len(order) if is_plain else list(map(_SEQUENCES, order))
             self._uncertain = sum(map(_IS_UNCERTAIN, order))
             self._is_sorted, self._settled = True, 0
-        elif self.is_settled:
-            return
         first = self._settled
         counts: Iterable[int] = range(first + 1, len(order) + 1)
         if self._sequences != len(order):

@@ -70,11 +70,10 @@ class Room:
         return min(self._calendar.due_in(band.options.name), seats // 2)
 
     def _newest_of_heaviest(self, band: Band, arrival: Waiter) -> tuple[Waiter, Reason]:
-        heaviest = band.heaviest()
-        if heaviest is None or (heaviest.load <= arrival.flow.load and not arrival.is_returning):
-            heaviest = arrival.flow if arrival.flow.band is band else heaviest
-        if heaviest is None:
-            return arrival, Reason.QUEUE_FULL
+        heaviest = band.heaviest() or arrival.flow
+        is_own = arrival.flow.band is band and not arrival.is_returning
+        if is_own and heaviest.load <= arrival.flow.load:
+            heaviest = arrival.flow
         victim = _newest(heaviest, arrival)
         return victim, Reason.QUEUE_FULL if victim is arrival else Reason.DISPLACED
 

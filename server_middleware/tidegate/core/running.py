@@ -176,9 +176,7 @@ class Running:
 
     def superseded_by(self, ask: Ask, now: float) -> Lease | None:
         """The earlier attempt of this very request, where nobody waits for its answer any more."""
-        if not ask.is_keyed or ask.digest is None:
-            return None
-        key = key_of(ask)
+        key = None if ask.digest is None else key_of(ask)
         for ticket in () if key is None else self._keyed.get(key, ()):
             lease = self._places[ticket][0]
             deadline = lease.ask.deadline_at
