@@ -62,24 +62,7 @@ class Door:
             if self._faults.is_passing_through():
                 await self._past_a_fault(arrival)
                 return
-            try:
-                if self._asks_about_keys and arrival.caller is None:
-                    await self._admission.ask_who(arrival)
-                caller = self._admission.at_the_door(arrival)
-                exchange = await self._admission.admitted(arrival, caller)
-            except CallerLeft:
-                self._admission.say(EventKind.LEFT, arrival)
-            except (Bypass, LetPass):
-                await self._app(arrival.scope, arrival.receive, arrival.send)
-            except Denied as denied:
-                await self._answer(arrival, denied)
-            except Exception as error:
-                if error is watch.failure:  # no fault of ours: it is for whoever wrapped `receive`
-                    raise
-                self._record(error)
-                await self._past_a_fault(arrival)
-            else:
-                await self._run(exchange, arrival)
+            await self._admit(arrival)
             if arrival.kept is not None:
                 await arrival.kept.close()
         except Exception:
@@ -88,6 +71,26 @@ class Door:
             raise
         finally:
             watch.close()
+
+    async def _admit(self, arrival: Arrival) -> None:
+        try:
+            if self._asks_about_keys and arrival.caller is None:
+                await self._admission.ask_who(arrival)
+            caller = self._admission.at_the_door(arrival)
+            exchange = await self._admission.admitted(arrival, caller)
+        except CallerLeft:
+            self._admission.say(EventKind.LEFT, arrival)
+        except (Bypass, LetPass):
+            await self._app(arrival.scope, arrival.receive, arrival.send)
+        except Denied as denied:
+            await self._answer(arrival, denied)
+        except Exception as error:
+            if error is arrival.watch.failure:  # no fault of ours: it is for whoever wrapped `receive`
+                raise
+            self._record(error)
+            await self._past_a_fault(arrival)
+        else:
+            await self._run(exchange, arrival)
 
     def cancel(self, ticket: int) -> None:
         """Running work was superseded by a later attempt of the same request."""
