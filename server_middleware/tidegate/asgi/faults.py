@@ -1,8 +1,9 @@
 """What happens when the gate itself breaks: it must never become the outage.
 
-Law of this file: an unexpected exception of ours opens the gate for that request (or refuses it with
-503, if so configured), is counted and logged; several within seconds open the gate for everyone for a
-while, and that is said loudly. An open gate still has a local bound on concurrency.
+Law of this file: an unexpected exception of ours in a decision opens the gate for that request (or refuses
+it with 503, if so configured), is counted and logged; several within seconds open the gate for everyone for
+a while, and that is said loudly. An open gate still has a local bound on concurrency. One that decides about
+nobody (an answer that cannot be counted, a page that cannot be drawn) is counted and logged, no more.
 """
 
 from __future__ import annotations
@@ -50,13 +51,20 @@ class FaultPolicy:
         self._passing = 0
         self.count = 0
 
-    def record(self, where: str, error: BaseException) -> None:
-        """Count one unexpected exception of ours; opens the gate when they pile up."""
-        now = self._clock()
+    def note(self, where: str, error: BaseException) -> None:
+        """Count and tell one unexpected exception of ours that decides about nobody."""
+        self._tell(where, error)
+
+    def _tell(self, where: str, error: BaseException) -> str:
         self.count += 1
         cause = error.__cause__ or error
         detail = f"{type(cause).__name__}: {cause}"
         self._hook(AdmissionEvent(kind=EventKind.FAULT, reason=where, detail=detail, error=error))
+        return detail
+
+    def record(self, where: str, error: BaseException) -> None:
+        """Count one unexpected exception of ours in a decision; opens the gate when they pile up."""
+        detail, now = self._tell(where, error), self._clock()
         self._recent.append(now)
         piled_up = len(self._recent) == TRIP_COUNT and now - self._recent[0] <= TRIP_WINDOW_S
         if piled_up and self._opens and self._pass_until is None:

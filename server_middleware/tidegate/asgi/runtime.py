@@ -120,7 +120,7 @@ class Runtime:
             background=self.background,
             clock=clock,
             hook=self.hooks,
-            on_fault=self.faults.record,
+            on_fault=self.faults.note,
             reply=self.settings.reply,
         )
 
@@ -195,7 +195,7 @@ class Runtime:
         try:
             return self.room.statistics()
         except Exception as error:  # noqa: BLE001 - neither the console nor the shutdown may fail by it
-            self.faults.record("statistics", error)
+            self.faults.note("statistics", error)
             return Statistics(is_open=True)
 
     def _probe(self) -> Probe:
@@ -234,7 +234,10 @@ class Runtime:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._tick_once()
+            try:
+                self._tick_once()
+            except Exception as error:  # noqa: BLE001 - gauges that stand still would look like a quiet server
+                self.faults.note("tick", error)
 
     def _tick_once(self) -> None:
         self._operator.follow()
