@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from importlib import import_module
 from typing import Any
 
+import msgspec
 from fastapi import Depends, FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -61,14 +62,53 @@ def bare() -> Any:
 
 
 def bare_fastapi() -> Any:
-    """What fastapi-limiter, a dependency of FastAPI's, is to be compared with."""
+    """What fastapi-limiter, a dependency of FastAPI's, and ours on the same app are to be compared with."""
     app = FastAPI()
     app.post(PATH)(answer)
     return app
 
 
-def _gated(level: float, **settings: Any) -> Any:
+class Floor:
+    """The least that whoever looks into a request must do in Python, and nothing of a gate.
+
+    It reads the body, parses its JSON (by the library that ours uses), hands the body on and lets all
+    messages of the answer pass through a function of its own.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        messages, more = [], True
+        while more:
+            message = await receive()
+            messages.append(message)
+            more = message.get("more_body", False)
+        msgspec.json.decode(b"".join(message.get("body", b"") for message in messages))
+        messages.reverse()
+
+        async def replay() -> Any:
+            return messages.pop() if messages else await receive()
+
+        def pass_on(message: Any) -> Any:
+            return send(message)
+
+        await self._app(scope, replay, pass_on)
+
+
+def floor() -> Any:
+    """What any middleware that reads requests has to pay for."""
+    app = bare()
+    app.add_middleware(Floor)
+    return app
+
+
+def _gated(level: float, app: Any = None, **settings: Any) -> Any:
     made = itertools.count(1)
+    app = bare() if app is None else app
 
     def probe() -> Reading:
         # The counter moves: a reading in which nothing ever changes would be taken for a frozen gauge.
@@ -76,7 +116,6 @@ def _gated(level: float, **settings: Any) -> Any:
             kv_usage=level, waiting=0, running=0, capacity_tokens=MANY, generation_tokens=next(made)
         )
 
-    app = bare()
     app.add_middleware(AdmissionMiddleware, settings=Settings(**settings), probe=probe)
 
     async def leases(_: Request) -> Response:
@@ -102,6 +141,11 @@ def _gated(level: float, **settings: Any) -> Any:
 def tidegate() -> Any:
     """Ours, admitting everything."""
     return _gated(0.1)
+
+
+def tidegate_fastapi() -> Any:
+    """Ours around a FastAPI app, as `bare_fastapi` is and as fastapi-limiter needs it."""
+    return _gated(0.1, bare_fastapi())
 
 
 def tidegate_refusing() -> Any:
@@ -161,7 +205,9 @@ VARIANTS: dict[str, Callable[[], Any]] = {
     factory.__name__: factory
     for factory in (
         bare,
+        floor,
         tidegate,
+        tidegate_fastapi,
         slowapi,
         asgi_ratelimit,
         bare_fastapi,
