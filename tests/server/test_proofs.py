@@ -178,3 +178,13 @@ async def test_the_gate_tells_apart_the_paths_that_its_app_refuses() -> None:
         tenants = [event.tenant for event in b.events if event.kind is EventKind.ADMITTED]
     assert tenants[1] == UNPROVEN
     assert tenants[2].startswith("address-")
+
+
+def test_a_caller_without_headers_is_the_same_by_the_short_way() -> None:
+    """Before the app has refused anybody, and after."""
+    gate = resolver(trusted_proxies=("203.0.113.7",), tenant_header="X-Tenant", end_user_header="X-User")
+    bare = scope()
+    assert gate.nameless(bare) == gate.resolve(bare)
+    gate.observed(gate.nameless(bare), 401)
+    assert gate.nameless(bare) == gate.resolve(bare)
+    assert gate.nameless(bare).tenant == UNPROVEN

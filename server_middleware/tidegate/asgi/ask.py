@@ -91,7 +91,11 @@ class AskBuilder:
 
     def recognise(self, arrival: Arrival) -> Caller | None:
         """Who asks, by what is known here; `None`: a configured key is required, and there is none."""
-        caller = self._resolver.resolve(_for_identity(arrival))
+        lines = arrival.lines
+        if not lines or (len(lines) == 1 and lines[0][0] == b"content-length"):
+            caller = self._resolver.nameless(arrival.scope)
+        else:
+            caller = self._resolver.resolve(_for_identity(arrival))
         return caller if self._resolver.is_allowed(caller) else None
 
     async def identify(self, arrival: Arrival) -> Caller | None:

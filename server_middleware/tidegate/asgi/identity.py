@@ -125,6 +125,11 @@ class Resolver:
         """The caller of this request; the same for equal headers until the app shows something new."""
         return self._finished(scope, self._recognised(scope))
 
+    def nameless(self, scope: Scope) -> Caller:
+        """As `resolve`, for a request without any header that names a caller or lowers its class."""
+        path = segments(scope.get("path", "")[-_LONGEST_PATH_CHARACTERS:])
+        return _stranger(self._unknown(scope, None, path), self._default_class, None, path)
+
     async def identify(self, scope: Scope) -> Caller:
         """As `resolve`, but asks the provider of keys, if there is one, about an unknown credential.
 
@@ -157,9 +162,8 @@ class Resolver:
         header = self._end_user_header
         if header is not None and (caller.is_configured or self._proxies.trusts_peer(scope)):
             caller = replace(caller, end_user=_only(headers, header))
-        if any(name.lower() == PRIORITY_HEADER for name, _ in headers):
-            for wish in header_lines(headers, PRIORITY_HEADER):
-                caller = self.lowered(caller, wish)
+        for wish in header_lines(headers, PRIORITY_HEADER):
+            caller = self.lowered(caller, wish)
         return caller
 
     def _owned(self, tenant: TenantKeys, digest: bytes) -> Caller:

@@ -82,23 +82,10 @@ class AdmissionMiddleware:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
-        elif scope["type"] in ("http", "websocket"):
-            await self._request(scope, receive, send)
-        else:
+            return
+        if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
-
-    @property
-    def mode(self) -> Mode:
-        """`enforce`, `shadow` or `off`; assigning switches at once, streams go on."""
-        if self._runtime is not None:
-            return self._runtime.mode
-        return self._settings.mode if self._settings is not None else "off"
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        self._running().set_mode(mode, "set by the program")
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
         if self._settings is None:
             await self._misconfigured(scope, receive, send)
             return
@@ -121,6 +108,17 @@ class AdmissionMiddleware:
             await page(scope, receive, send)
         else:
             await self.app(scope, receive, runtime.background.watching(scope, send))
+
+    @property
+    def mode(self) -> Mode:
+        """`enforce`, `shadow` or `off`; assigning switches at once, streams go on."""
+        if self._runtime is not None:
+            return self._runtime.mode
+        return self._settings.mode if self._settings is not None else "off"
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._running().set_mode(mode, "set by the program")
 
     async def _misconfigured(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._has_told:
