@@ -104,7 +104,7 @@ def test_head_is_not_passed_on_an_engine_of_unknown_size() -> None:
     d.progress(d.admit(prompt_tokens=700, instance="e1").ticket, 1)
     d.admit(prompt_tokens=100, instance="e2")
     d.queue(prompt_tokens=450)  # the one is too full for it, the other has too much to read
-    d.queue(priority_class="batch", prompt_tokens=300)
+    d.queue(priority_class="batch", prompt_tokens=250)
 
 
 def test_who_would_starve_an_overdue_head_does_not_pass_another_either() -> None:

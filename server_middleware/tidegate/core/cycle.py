@@ -72,7 +72,8 @@ class Cycle:
             self._dispatch(effects, now)
         if arrival is not None:
             self._settle_arrival(arrival, effects, now, uniform)
-        self._books.rate.tick(now, is_loaded=bool(self._books.queue.waiters))
+        if self._books.rate.is_loaded is not bool(self._books.queue.waiters):
+            self._books.rate.tick(now, is_loaded=not self._books.rate.is_loaded)
         wants_reading = self._plan_look(now, uniform, has_granted=bool(effects.grants) or _admits(effects))
         return Step(
             decision=effects.decision,

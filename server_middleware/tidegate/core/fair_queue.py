@@ -79,9 +79,13 @@ class Flow:
         """The tenant's next request."""
         if self.turns is not None:
             return self.turns.head()
-        while self._heap and self._heap[0][2].ask.ticket not in self.waiting:
-            heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        heap, waiting = self._heap, self.waiting
+        while heap:
+            waiter = heap[0][2]
+            if waiter.ask.ticket in waiting:
+                return waiter
+            heapq.heappop(heap)
+        return None
 
     def first(self, most: int) -> list[Waiter]:
         """The tenant's next requests in order, at most this many."""
@@ -132,11 +136,12 @@ class Band:
 
     def head_flow(self) -> Flow | None:
         """The eligible tenant whose turn it is."""
-        while self._heap:
-            _, entry, flow = self._heap[0]
+        heap = self._heap
+        while heap:
+            _, entry, flow = heap[0]
             if entry == flow.entry and flow.waiting and not flow.tenant.is_at_cap:
                 return flow
-            heapq.heappop(self._heap)
+            heapq.heappop(heap)
             if entry == flow.entry:
                 flow.entry = 0
         return None

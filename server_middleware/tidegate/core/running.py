@@ -122,7 +122,7 @@ class Running:
         flow.running -= 1
         band.running -= 1
         tenant.running -= 1
-        if tenant.queued:  # it may have been at its own bound
+        if tenant.queued > len(flow.waiting):  # it may have been at its own bound, in other classes too
             for other in tenant.flows.values():
                 other.band.schedule(other)
         prompt, output = used_tokens(lease, settlement)
