@@ -31,13 +31,14 @@ def test_what_streams_show_is_corrected_by_the_engines_counter(shown: float) -> 
         assert lease.seen == pytest.approx(400, rel=0.02)
 
 
-def test_one_that_runs_has_not_reached_its_maximum() -> None:
-    """Whatever the factor makes of its stream."""
+@pytest.mark.parametrize(("declared", "seen"), [(300, 299.0), (0, 0.0)])
+def test_one_that_runs_has_not_reached_its_maximum(declared: int, seen: float) -> None:
+    """Whatever the factor makes of its stream; nor has it generated less than nothing."""
     driver = Driver(wide(capacity_tokens=10_000))
     for _ in range(4):
-        driver.admit(streams=True, max_output_tokens=300)
+        driver.admit(streams=True, max_output_tokens=declared)
     flow(driver, range(1, 5), rate=40.0, shown=0.5)
-    assert {lease.seen for lease in driver.instance.ledger.leases.values()} == {299.0}
+    assert {lease.seen for lease in driver.instance.ledger.leases.values()} == {seen}
 
 
 def test_nothing_is_learnt_while_the_engine_works_for_others() -> None:
