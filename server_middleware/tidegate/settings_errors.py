@@ -70,9 +70,10 @@ def known_fields(group: type) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _suggest(name: str, names: Iterable[str]) -> str:
+def _suggest(name: str, names: Iterable[str], inner: Iterable[str] = ()) -> str:
+    """The nearest of all, or the list of `names`; that of the `inner` ones would be too long to read."""
     known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, [*known, *inner], n=1)
     return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
 
 
@@ -105,7 +106,17 @@ def refuse_unknown_variables(settings: type[BaseModel]) -> None:
             continue
         top = upper.split("__", 1)[0]
         if top not in known:
-            raise InvalidSettings(f"{variable} is set, but there is no such option.{_suggest(top, known)}")
+            nearest = _suggest(upper, known, _variables_of_groups(settings))
+            raise InvalidSettings(f"{variable} is set, but there is no such option.{nearest}")
+
+
+def _variables_of_groups(settings: type[BaseModel]) -> Iterator[str]:
+    """`TIDEGATE_KV__MARGIN` and its like: with one underscore too few it is the commonest slip of all."""
+    for group, field in settings.model_fields.items():
+        kind = field.annotation
+        options = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else ()
+        for option in options or getattr(kind, "model_fields", ()):
+            yield f"{PREFIX}{group}__{option}".upper()
 
 
 def _service_links(environ: Mapping[str, str]) -> Iterator[str]:

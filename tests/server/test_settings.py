@@ -178,6 +178,27 @@ def test_a_kubernetes_service_of_our_name_is_no_wrong_option(
         Settings.load()
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TIDEGATE_KV_HIGH_WATERMARK", "TIDEGATE_KV__HIGH_WATERMARK"),
+        ("TIDEGATE_PROBE_URLS", "TIDEGATE_PROBE__URLS"),
+        ("TIDEGATE_QUEUE_MAX_REQUESTS", "TIDEGATE_QUEUE__MAX_REQUESTS"),
+        ("TIDEGATE_CONSOLE_ADMIN_TOKEN", "TIDEGATE_CONSOLE__ADMIN_TOKEN"),
+        ("TIDEGATE_DEFAULT_TENANT_REQUESTS_PER_S", "TIDEGATE_DEFAULT_TENANT__REQUESTS_PER_S"),
+        ("TIDEGATE_MODUS", "TIDEGATE_MODE"),
+    ],
+)
+def test_a_variable_with_one_underscore_too_few_is_told_the_right_one(
+    monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+) -> None:
+    """Two stand between a group and its option; a mere likeness once suggested another option."""
+    monkeypatch.setenv(written, "1")
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.load()
+    assert f"Did you mean '{meant}'?" in str(caught.value)
+
+
 def test_a_port_is_an_unknown_option_where_there_is_no_such_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be meant for us."""
     monkeypatch.setenv("TIDEGATE_PORT", "8000")
