@@ -53,6 +53,14 @@ BUGS = (
         "self._least -= held + sequences * self._moment",
         "self._least -= 0.0",
     ),
+    Bug(
+        "batch-needs-every-seat",
+        "wide.py",
+        "min(asked, max(1, math.ceil(most * HALF)))",
+        "asked",
+    ),
+    Bug("batch-holds-all-of-it", "wide.py", "max(at_once / asked, _longest(prompt, bounds))", "1.0"),
+    Bug("estimate-beyond-the-context", "wide.py", "min(prompt, context_tokens * ask.sequences)", "prompt"),
     Bug("sum-keeps-the-gone", "ledger.py", "self._held -= held", "self._held -= 0.0"),
     Bug(
         "short-cut-brings-credit",

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -132,8 +133,14 @@ class Watch:
         present = [lease for lease in leases if not lease.is_drained]
         assert instance.ledger.held_tokens() == pytest.approx(sum(lease.held for lease in present))
         assert instance.ledger.peak_tokens() == pytest.approx(brute_force_peak(leases))
-        assert instance.ledger.sequences == sum(lease.sequences for lease in present)
-        unread = sum(lease.ask.prompt_tokens for lease in leases if lease.first_token_at is None)
+        assert instance.ledger.sequences == sum(lease.ask.sequences for lease in present)
+        assert instance.ledger.seats == sum(lease.spread.seats for lease in present)
+        context = instance.context_limit or math.inf
+        unread = sum(
+            min(lease.ask.prompt_tokens, context * lease.ask.sequences)
+            for lease in leases
+            if lease.first_token_at is None
+        )
         assert instance.ledger.unread_prompt == pytest.approx(unread)
         assert all(lease.left >= 1 or not lease.ask.generates for lease in leases)
 

@@ -48,8 +48,11 @@ class GateMachine(RuleBasedStateMachine):
         capacity=st.sampled_from([None, 600, 4000]),
         on_blind=st.sampled_from(["local", "open", "closed"]),
         high=st.sampled_from([None, 0.8]),
+        context=st.sampled_from([None, 300]),
     )
-    def build(self, seed: int, capacity: int | None, on_blind: OnBlind, high: float | None) -> None:
+    def build(
+        self, seed: int, capacity: int | None, on_blind: OnBlind, high: float | None, context: int | None
+    ) -> None:
         """A gate with small bounds, so that every one of them bites."""
         self.uniform = random.Random(seed).random
         self.now = 100.0
@@ -57,7 +60,9 @@ class GateMachine(RuleBasedStateMachine):
         self.totals = {"generation": 0.0, "prompt": 0.0, "preemptions": 0.0}
         self.capacity = capacity
         options = GateOptions(
-            kv=KvOptions(capacity_tokens=capacity, high_watermark=high, max_sequences=12),
+            kv=KvOptions(
+                capacity_tokens=capacity, high_watermark=high, max_sequences=12, max_model_tokens=context
+            ),
             queue=QueueOptions(max_requests=12, max_bytes=2000),
             classes=CLASSES,
             tenants=TENANTS,
@@ -73,7 +78,7 @@ class GateMachine(RuleBasedStateMachine):
         priority_class=st.sampled_from(["vip", "standard", "batch"]),
         prompt=st.sampled_from([0, 1, 40, 150, 500, 3000]),
         most=st.sampled_from([None, 0, 1, 60, 400, 64_000]),
-        sequences=st.sampled_from([1, 1, 1, 2, 5]),
+        sequences=st.sampled_from([1, 1, 1, 2, 5, 40]),
         generates=st.sampled_from([True, True, True, False]),
         streams=st.booleans(),
         wait_s=st.sampled_from([None, -1.0, 0.0, 0.5, 5.0]),

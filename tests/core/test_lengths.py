@@ -17,7 +17,7 @@ class Answer:
     """An answer under way."""
 
     seen: float = 0.0
-    sequences: int = 1
+    asked: int = 1
 
 
 def taught(lengths: list[float], kinds: Kinds = KINDS) -> LengthModel:

@@ -85,9 +85,9 @@ def test_head_of_a_full_engine_holds_up_nobody_of_another() -> None:
 def test_head_that_waits_for_a_sequence_is_not_passed() -> None:
     """Only one that waits for room in the cache may be, and only by one that will be out of its way."""
     d = _routed()
-    readings = [Reading(kv_usage=0.1, running=1, max_sequences=2, instance=name) for name in ("e1", "e2")]
+    readings = [Reading(kv_usage=0.1, running=2, max_sequences=3, instance=name) for name in ("e1", "e2")]
     d.step = d.gate.observe(readings, d.now, half)
-    running = [d.admit(prompt_tokens=100, instance=name).ticket for name in ("e1", "e2")]
+    running = [d.admit(prompt_tokens=100, sequences=2, instance=name).ticket for name in ("e1", "e2")]
     head = d.queue(prompt_tokens=10, sequences=2)
     d.queue(priority_class="batch", prompt_tokens=10)
     assert d.release(running[0])[0] == head.ticket

@@ -18,6 +18,7 @@ Where things are decided
     Who starts next: promotion of starved classes, passing                dispatch.py
     Whether it fits: every bound of one engine, asked in one place        instance.py, verdict.py
     What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
+    What a request of many sequences takes up at once                     wide.py
     How long answers and prompts are                                      lengths.py, prompts.py
     What the engine's prompt counter says of the tokenizer                prompt_counter.py
     How much may be unread                                                prefill.py

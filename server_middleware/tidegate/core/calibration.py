@@ -138,10 +138,10 @@ class Calibration:
     ) -> None:
         prompts: dict[str, float] = {}
         for lease in covered:
-            prompts[lease.ask.tenant] = prompts.get(lease.ask.tenant, 0.0) + lease.prompt
+            prompts[lease.ask.tenant] = prompts.get(lease.ask.tenant, 0.0) + lease.prompt * lease.spread.part
         expected = sum(self.share(tenant) * tokens for tenant, tokens in prompts.items())
         others = [lease for lease in ledger.leases.values() if not lease.is_covered and not lease.is_drained]
-        grown = sum(lease.seen + lease.pad for lease in covered)
+        grown = sum(lease.grown for lease in covered)
         low = expected + grown  # if no prompt in progress has been read at all ...
         high = low + sum(lease.held for lease in others)  # ... and if all have
         strangers = self._strangers(reading, ledger)

@@ -44,7 +44,7 @@ class Growth:
         declared = lease.ask.max_output_tokens
         if declared is None or self.factor == 1.0:
             return seen
-        return min(seen, max(0.0, declared - 1.0) * lease.sequences)
+        return min(seen, max(0.0, declared - 1.0) * lease.ask.sequences)
 
     def ended(self, lease: Lease, read_at: float, now: float) -> None:
         """A lease has ended, after the reading of `read_at`."""

@@ -130,8 +130,8 @@ class Instance:
             whole *= self._ramp(now)
         return whole * ceiling.share - self.calibration.foreign_tokens
 
-    def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float) -> Verdict:
-        """Whether a candidate may start now."""
+    def verdict(self, demand: Demand, prompt: float, ceiling: Ceiling, now: float, seats: int = 1) -> Verdict:
+        """Whether a candidate that takes so many seats may start now."""
         state, ledger, is_blind = self.state(now), self.ledger, False
         leases = ledger.leases
         if state is not FRESH and state is not STALE:
@@ -146,8 +146,8 @@ class Instance:
         if not leases:
             return FITS
         most = self.stated_sequences if self.pace.share >= 1.0 else self.max_sequences
-        sequences = ledger.sequences + demand.sequences
-        if most is not None and sequences > most * ceiling.share and sequences > 1:
+        seats += ledger.seats
+        if most is not None and seats > most * ceiling.share and seats > 1:
             return Verdict.SEQUENCES
         if is_blind and self.options.signal.on_blind == "open":
             return FITS
@@ -156,13 +156,15 @@ class Instance:
         unread = ledger.unread_prompt
         if unread > 0 and self.prefill.exceeds(unread, prompt, self.pace.share, ceiling.is_lowered):
             return Verdict.PREFILL
-        return self._kv_verdict(demand, ceiling, now, is_blind=is_blind)
+        if self.capacity is None:
+            return self._verdict_without_capacity(seats, is_blind=is_blind)
+        return self._kv_verdict(self.capacity, demand, ceiling, now, is_blind=is_blind)
 
-    def _kv_verdict(self, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool) -> Verdict:
+    def _kv_verdict(
+        self, capacity: float, demand: Demand, ceiling: Ceiling, now: float, *, is_blind: bool
+    ) -> Verdict:
         """The present level, then the projected peak; the margin is for the top class's smallest."""
-        capacity, ledger, is_top = self.capacity, self.ledger, ceiling.is_top
-        if capacity is None:
-            return self._verdict_without_capacity(demand, is_blind=is_blind)
+        ledger, is_top = self.ledger, ceiling.is_top
         held = ledger.held_tokens() + self.calibration.foreign_tokens
         watermark = self.top_watermark if is_top else self.high_watermark
         if held + demand.held > capacity * watermark * ceiling.share:
@@ -181,12 +183,11 @@ class Instance:
         fits = ledger.fits(demand, self._limit(capacity, margin, ceiling, now))
         return FITS if fits else Verdict.KV
 
-    def _verdict_without_capacity(self, demand: Demand, *, is_blind: bool) -> Verdict:
+    def _verdict_without_capacity(self, seats: int, *, is_blind: bool) -> Verdict:
         """Watermark and credit: each lease admitted since the reading counts as one share of the level."""
         reading = self.signal.reading
         if is_blind or reading is None or reading.kv_usage is None:
-            fits = self.ledger.sequences + demand.sequences <= self.budget.concurrency
-            return Verdict.FITS if fits else Verdict.BLIND
+            return FITS if seats <= self.budget.concurrency else Verdict.BLIND
         known = len(self.ledger.leases) - self.admitted_since_reading
         share = reading.kv_usage / known if known > 0 else 0.0
         share = max(share, 1 / self.options.signal.blind_concurrency) if known < 8 else share
@@ -256,7 +257,7 @@ class Instance:
         """A stream has moved on by `tokens` per sequence, or has been silent for `gap_s` so far."""
         if self.budget.token(gap_s, tokens):
             self._distress(GAP_CUT, now)
-        self.pace.take(self.budget.inter_token_s.value, self.ledger.sequences, now)
+        self.pace.take(self.budget.inter_token_s.value, self.ledger.seats, now)
 
     def error(self, now: float) -> None:
         """The engine has answered with an error."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from tidegate.core.decisions import Ask
 from tidegate.core.lengths import Books, Kinds
 from tidegate.core.occupancy import Demand, Occupancy, projected_peak
+from tidegate.core.wide import ONE, Spread
 
 DEVIATIONS = 1.5  # standard deviations of the projected occupancy that are kept free
 ROUNDING = 1e-3  # tokens by which sums kept up to date may differ from sums made anew
@@ -43,8 +44,8 @@ class Lease:
     prompt: float  # as estimated by what is known of the tenant's text now
     share: float  # of the prompt that is charged: measured over estimated
     lag_tokens: float  # what others generate per sequence while this one's prompt is read
-    sequences: int = 1
-    pad: float = 0.0  # half a block per sequence
+    sequences: int = 1  # at once
+    pad: float = 0.0  # half a block for each of those
     charged_tokens: float = 0.0  # to the quota ...
     charged_virtual: float = 0.0  # ... and to the tenant's turn
     books: Books | None = None  # where its length is written down at its end
@@ -61,6 +62,17 @@ class Lease:
     held: float = 0.0
     left: float = 0.0
     is_uncertain: bool = True  # may run on beyond its prediction; one predicted to use its maximum may not
+    spread: Spread = ONE
+
+    @property
+    def asked(self) -> int:
+        """Sequences, at once or one after the other."""
+        return self.ask.sequences
+
+    @property
+    def grown(self) -> float:
+        """What it holds beside its prompt."""
+        return self.held - self.share * self.prompt * self.spread.part
 
     @property
     def is_prefilled(self) -> bool:
@@ -70,7 +82,12 @@ class Lease:
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
         ask, seen, predicted = self.ask, self.seen, self.predicted
-        self.held = self.share * self.prompt + seen + self.pad
+        charged, spread = self.share * self.prompt, self.spread
+        if spread is not ONE:
+            charged *= spread.part
+            if spread.at_once < ask.sequences and seen > spread.at_once * predicted:
+                seen = spread.at_once * predicted / 2  # the first have gone; the others are half way
+        self.held = charged + seen + self.pad
         if not ask.generates:
             self.left, self.is_uncertain = 0.0, False
             return
@@ -89,7 +106,8 @@ class Ledger:
     """The leases of one instance. Not safe for concurrent use."""
 
     leases: dict[int, Lease] = field(default_factory=dict)
-    sequences: int = 0
+    sequences: int = 0  # asked for
+    seats: int = 0  # of the engine's bound on sequences
     deviations: float = DEVIATIONS
     unread_prompt: float = 0.0  # prompt tokens of leases not yet past their first token
     _present: Occupancy = field(default_factory=Occupancy)
@@ -106,7 +124,8 @@ class Ledger:
         held, left, sequences = lease.held, lease.left, lease.sequences
         self.leases[lease.ask.ticket] = lease
         self._present.insert(lease)
-        self.sequences += sequences
+        self.sequences += lease.ask.sequences
+        self.seats += lease.spread.seats
         self.unread_prompt += lease.prompt
         if self._held is not None:
             self._held += held
@@ -244,7 +263,8 @@ class Ledger:
 
     def _drop(self, lease: Lease) -> None:
         sequences = lease.sequences
-        self.sequences -= sequences
+        self.sequences -= lease.ask.sequences
+        self.seats -= lease.spread.seats
         if not self._present.discard(lease):
             self._held = self._most = self._moment = self._least = 0.0
             return

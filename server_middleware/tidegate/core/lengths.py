@@ -38,10 +38,12 @@ Kinds = tuple[Hashable, Hashable]
 
 
 class Growing(Protocol):
-    """An answer under way: tokens `seen` over all its sequences."""
+    """An answer under way: tokens `seen` over all the sequences that were `asked` for."""
 
     seen: float
-    sequences: int
+
+    @property
+    def asked(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class _Samples:
 
     def _rebuild(self) -> None:
         self._changes = 0
-        under_way = [answer.seen / answer.sequences for _, answer in self.alive.values()]
+        under_way = [answer.seen / answer.asked for _, answer in self.alive.values()]
         censored = sorted([*under_way, *self.cut])
         lengths = self._lengths = list(self.ordered)
         count = len(lengths) + len(censored)

@@ -20,6 +20,7 @@ from tidegate.core.prompts import PromptSizes
 from tidegate.core.reading import Reading
 from tidegate.core.signal import State
 from tidegate.core.verdict import Ceiling, Verdict
+from tidegate.core.wide import ONE, Bounds, Spread, fitting, spread
 
 DEFAULT = "default"
 FORGET_AFTER = 10.0  # times `blind_after_s` without a reading or a lease
@@ -45,6 +46,7 @@ class Placement:
     predicted: float  # output tokens per sequence, at this quantile
     prompt: float  # tokens, by what is known now
     share: float  # of those that is charged
+    spread: Spread = ONE
 
 
 class Pool:
@@ -104,15 +106,21 @@ class Pool:
 
         The prompt is as large as is known now, which may be more than at its arrival.
         """
-        prompt, sequences = self._prompts.of(ask), ask.sequences
+        prompt, context = self._prompts.of(ask), instance.context_limit
+        if context is not None and prompt > context:
+            prompt = fitting(ask, prompt, context)
         share = instance.calibration.charged_share(ask.tenant)
-        held = share * prompt + sequences * instance.block_tokens / 2
         predicted = left = self._predict(ask, prompt, kinds, quantile, instance)
         if ask.generates:
             left += instance.lag_tokens(prompt)
-        demand = Demand(held, left, sequences)
-        verdict = instance.verdict(demand, prompt, ceiling, now)
-        return Placement(verdict, instance, demand, quantile, predicted, prompt, share)
+        if ask.sequences == 1:
+            width, held = ONE, share * prompt + instance.block_tokens / 2
+        else:
+            width = _spread(instance, ask, share * prompt, left, ceiling)
+            held = share * prompt * width.part + width.at_once * instance.block_tokens / 2
+        demand = Demand(held, left, width.at_once)
+        verdict = instance.verdict(demand, prompt, ceiling, now, width.seats)
+        return Placement(verdict, instance, demand, quantile, predicted, prompt, share, width)
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
         """Output tokens per sequence, clamped to what remains of the context and of the capacity."""
@@ -121,10 +129,10 @@ class Pool:
     def _predict(self, ask: Ask, prompt: float, kinds: Kinds, quantile: float, instance: Instance) -> float:
         if not ask.generates:
             return 0.0
-        total = self._lengths.predict(kinds, ask.max_output_tokens, quantile)
+        total, each = self._lengths.predict(kinds, ask.max_output_tokens, quantile), prompt / ask.sequences
         for bound in (instance.context_limit, instance.capacity):
-            if bound is not None and bound - prompt < total:
-                total = bound - prompt
+            if bound is not None and bound - each < total:
+                total = bound - each
         return total if total > 1.0 else 1.0
 
     def is_plain(self, ask: Ask) -> bool:
@@ -177,6 +185,18 @@ class Pool:
             has_gone = age_s is None or age_s > after_s or len(self.by_name) > MAX_INSTANCES
             if has_gone and not instance.ledger.leases and len(self.by_name) > 1:
                 del self.by_name[name]
+
+
+def _spread(instance: Instance, ask: Ask, prompt: float, left: float, ceiling: Ceiling) -> Spread:
+    """What a request of several sequences takes up at once there, of so many charged prompt tokens."""
+    capacity, most = instance.capacity, instance.max_sequences
+    if capacity is not None:
+        capacity *= ceiling.share
+    elif most is None:
+        most = int(instance.budget.concurrency)
+    sequences = None if most is None else most * ceiling.share
+    bounds = Bounds(sequences, capacity, instance.context_limit, instance.block_tokens / 2)
+    return spread(ask, prompt, left, bounds)
 
 
 def _hopefulness(placement: Placement) -> tuple[int, float]:

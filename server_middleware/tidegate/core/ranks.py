@@ -31,8 +31,8 @@ def follow(
     for surplus in _surplus_by_address(readings, by_name):
         for source, target in itertools.permutations(surplus, 2):
             for lease in _newest(source, min(-surplus[source], surplus[target])):
-                surplus[source] += lease.sequences
-                surplus[target] -= lease.sequences
+                surplus[source] += lease.ask.sequences
+                surplus[target] -= lease.ask.sequences
                 _move(lease, source, target, now)
                 moved.append((lease, target))
     return moved
@@ -58,8 +58,8 @@ def _newest(source: Instance, sequences: int) -> list[Lease]:
     for lease in reversed(source.ledger.leases.values()):
         if sequences <= 0:
             break
-        if lease.ask.instance is None and not lease.is_drained and lease.sequences <= sequences:
-            sequences -= lease.sequences
+        if lease.ask.instance is None and not lease.is_drained and lease.ask.sequences <= sequences:
+            sequences -= lease.ask.sequences
             taken.append(lease)
     return taken
 

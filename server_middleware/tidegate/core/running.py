@@ -26,6 +26,7 @@ from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import Key
 from tidegate.core.tenants import Tenant, Tenants
 from tidegate.core.usage import taught_length, used_tokens, virtual_tokens
+from tidegate.core.wide import fitting
 
 ESTIMATE_EVERY_S = 0.1
 INFERRED_PACE = 1 / 1.1  # of the engine's: an answer that shows nothing must not be taken for finished
@@ -67,8 +68,9 @@ class Running:
             predicted = self._pool.predict(ask, kinds, quantile, instance)
         ticket, sequences, asked_tokens = ask.ticket, ask.sequences, ask.prompt_tokens
         virtual = virtual_tokens(asked_tokens, predicted * sequences)
-        pad = sequences * instance.block_tokens / 2
-        lag_tokens = instance.lag_tokens(asked_tokens)
+        at_once = placement.demand.sequences
+        pad = at_once * instance.block_tokens / 2
+        lag_tokens = instance.lag_tokens(placement.prompt)
         lease = Lease(  # by position: by name takes four times as long
             ask,
             instance.name,
@@ -80,11 +82,13 @@ class Running:
             placement.prompt,
             placement.share,
             lag_tokens,
-            sequences,
+            at_once,
             pad,
             waiter.charged_tokens,
             virtual,
         )
+        if sequences > 1:
+            lease.spread = placement.spread
         instance.start(lease, now)
         if ask.generates:
             lease.books = self._lengths.begin(kinds, ticket, lease)
@@ -140,7 +144,7 @@ class Running:
             length = taught_length(lease, settlement, output)
             declared = ask.max_output_tokens
             is_cut = settlement.finished_by_length or (
-                declared is not None and output >= declared * lease.sequences
+                declared is not None and output >= declared * lease.ask.sequences
             )
             self._lengths.end(lease.books, ticket, length, is_cut)
         return True
@@ -221,8 +225,8 @@ class Running:
         if lease.blocked_since is None:
             return
         if lease.ask.generates:
-            made = lease.seen / lease.sequences + (now - lease.blocked_since) / _pace_s(instance)
-            if made < _most_output(lease, instance):
+            made = lease.seen + (now - lease.blocked_since) / _pace_s(instance) * lease.sequences
+            if made < _most_output(lease, instance) * lease.ask.sequences:
                 return
         instance.ledger.mark_first_token(lease, now)
         instance.ledger.drain(lease)
@@ -230,7 +234,7 @@ class Running:
     def _grow(self, lease: Lease, instance: Instance, output_tokens: float) -> None:
         declared = lease.ask.max_output_tokens
         lease.seen = output_tokens
-        per_sequence = output_tokens / lease.sequences
+        per_sequence = output_tokens / lease.ask.sequences
         if per_sequence >= lease.predicted or per_sequence - lease.predicted_at >= PREDICT_EVERY_TOKENS:
             lease.predicted = self._lengths.predict(lease.kinds, declared, lease.quantile, per_sequence)
             lease.predicted_at = per_sequence
@@ -273,7 +277,7 @@ class Running:
             if ranks.MARK not in reading.instance:  # it is certain who runs where
                 instance.learn_prompts(reading, self._prompts, now)
         for lease, instance, _ in self._places.values():
-            prompt = self._prompts.of(lease.ask)
+            prompt = fitting(lease.ask, self._prompts.of(lease.ask), instance.context_limit)
             if prompt != lease.prompt:
                 instance.ledger.restate(lease, prompt)
 

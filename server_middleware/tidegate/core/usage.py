@@ -24,7 +24,7 @@ def used_tokens(lease: Lease, settlement: Settlement) -> tuple[float, float]:
         return prompt, float(made)
     if lease.seen > 0 or settlement.ending is not COMPLETED:
         return prompt, lease.seen
-    return prompt, lease.predicted * lease.sequences if lease.ask.generates else 0.0
+    return prompt, lease.predicted * lease.ask.sequences if lease.ask.generates else 0.0
 
 
 def taught_length(lease: Lease, settlement: Settlement, output: float) -> float | None:
@@ -33,4 +33,4 @@ def taught_length(lease: Lease, settlement: Settlement, output: float) -> float 
         return None
     if settlement.output_tokens is None and lease.seen <= 0:
         return None
-    return output / lease.sequences
+    return output / lease.ask.sequences
