@@ -24,8 +24,8 @@ class ConsoleOptions(BaseModel):
     path: str = "/tidegate"
     """Prefix of the page, below the app's own root path."""
     admin_token: SecretStr | None = None
-    """Opens the page and the mode switch from anywhere: as Bearer token, or as password when a browser
-    asks. Without one the mode cannot be switched by HTTP."""
+    """Opens the page, the mode switch and the reload from anywhere: as Bearer token, or as password when a
+    browser asks. Without one nothing can be changed by HTTP."""
     allow_loopback: bool = True
     """Callers on this machine read the page without the token, unless a proxy is seen to stand between."""
 
