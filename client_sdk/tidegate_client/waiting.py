@@ -1,7 +1,7 @@
 """The wait of one call before an attempt: its own, then its turn among the others.
 
 Law: never shorter than told, and it ends at once, with an error, when it is known not to fit what the caller
-allowed.
+allowed. The time that a listener takes is part of the wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Waiting:
             if call.not_before > turn.latest:
                 self._give_up(now, call.not_before - now, Why.OVER_BUDGET)
             self._note(now, call.not_before)
-            return call.not_before - now
+            return max(0.0, call.not_before - setup.timebase.monotonic())
         wake_at = setup.board.poll(turn, now, setup.timebase.uniform)
         if wake_at is None:
             self._end(now)
@@ -65,7 +65,7 @@ class Waiting:
             left_s = max(quiet_until, turn.until) - now
             self._give_up(now, left_s if left_s > 0 else None, why)
         self._note(now, max(quiet_until, turn.until))
-        return max(0.0, wake_at - now)
+        return max(0.0, wake_at - setup.timebase.monotonic())
 
     def _note(self, now: float, until: float) -> None:
         if self._began is None:
