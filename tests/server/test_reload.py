@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -189,6 +190,21 @@ async def test_a_fresh_gate_after_a_fault_has_the_new_limits(
         await s.reload(GOLD.replace("burst = 1", "burst = 2"))
         s.gate._running().room.reset()
         assert [await s.ask() for _ in range(3)] == [200, 200, 429]
+
+
+async def test_a_further_event_loop_serves_the_tenants_read_last(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An app may be called from threads with loops of their own."""
+    async with served(file, monkeypatch, GOLD) as s:
+        await s.reload(GOLD.replace("gold", "silver"))
+
+        async def elsewhere() -> list[str]:
+            runtime = s.gate._running()
+            await runtime.stop()
+            return [tenant.name for tenant in runtime.settings.tenants]
+
+        assert await asyncio.to_thread(asyncio.run, elsewhere()) == ["silver"]
 
 
 async def test_it_takes_the_token_and_no_web_page(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

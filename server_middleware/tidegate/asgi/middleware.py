@@ -148,8 +148,10 @@ class AdmissionMiddleware:
         if runtime is None or runtime.loop is not loop:
             runtime = self._runtimes.get(loop)
             if runtime is None:
-                runtime = Runtime(self.app, self._settings, self._parts, self._host_app)
-                runtime.mode = self.mode  # as it was switched last, in whichever loop
+                # As they were read, and the mode switched, last, in whichever loop.
+                settings = self._settings if self._runtime is None else self._runtime.settings
+                runtime = Runtime(self.app, settings, self._parts, self._host_app)
+                runtime.mode = self.mode
                 # Loops may run side by side, in threads; of one that has been closed nothing is kept.
                 others = {other: one for other, one in self._runtimes.items() if not other.is_closed()}
                 self._runtimes = {**others, loop: runtime}
