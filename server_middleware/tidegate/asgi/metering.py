@@ -14,7 +14,7 @@ from tidegate.asgi.readers_fast import read_answer
 from tidegate.asgi.stream import OutputCounter
 from tidegate.core.decisions import Ending, Settlement
 
-MOST_BYTES = 48 * 1024  # no more is set aside than this before it is counted
+MOST_CHUNKS, MOST_BYTES = 256, 64 * 1024  # no more is set aside than this before it is counted
 _OPENAI = frozenset({Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS})
 
 
@@ -58,7 +58,8 @@ class Meter:
 
     def count(self) -> None:
         """Bring `output_tokens` up to what has passed."""
-        chunks, self.uncounted = self.uncounted, []
+        chunks = self.uncounted.copy()
+        self.uncounted.clear()
         if self._is_broken or not chunks:
             return
         try:
@@ -91,7 +92,7 @@ class Meter:
         if self._counter is None and len(self.uncounted) == 1 and self._route.dialect in _OPENAI:
             report = read_answer(self.uncounted[0])
             if report is not None:
-                self.uncounted = []
+                self.uncounted.clear()
                 self.output_tokens = float(report.output_tokens)
                 return report
         self.count()
