@@ -60,9 +60,11 @@ def with_content_length(headers: Headers, length_bytes: int) -> HeaderList:
 
 def content_length(headers: Headers) -> int | None:
     """The declared body size in bytes; `None` when absent, repeated with different values or not a number."""
-    lines = [value for name, value in headers if name.lower() == b"content-length"]
-    if not lines:
-        return None
-    values = {line.strip(b" \t") for line in lines}
-    value = values.pop()
-    return int(value) if not values and value.isdigit() and len(value) <= 18 else None
+    found: bytes | None = None
+    for name, value in headers:
+        if name.lower() == b"content-length":
+            value = value.strip(b" \t")
+            if found is not None and found != value:
+                return None
+            found = value
+    return int(found) if found is not None and found.isdigit() and len(found) <= 18 else None

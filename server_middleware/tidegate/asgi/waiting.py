@@ -1,4 +1,4 @@
-"""The waiting room: the only asyncio in admission.
+"""The waiting room: where the gate's answers meet those who wait for them.
 
 Law of this file: the core decides, this file waits. Every `Step` the gate returns is acted upon here
 in full (futures woken, timer set, fresh reading asked for), and every ticket leaves by exactly one
@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tidegate.asgi.outcomes import GateFault, LetPass
+from tidegate.asgi.waiters import Alarm, Answer, Waiters
 from tidegate.core.decisions import (
     Admit,
     Ask,
@@ -32,7 +33,6 @@ from tidegate.core.reading import Reading
 UNBOOKED_LEAST_S, UNBOOKED_MOST_S = 5.0, 15.0  # waits of those for whom no slot can be booked
 
 Clock = Callable[[], float]
-Answer = Admit | Refuse
 
 
 class WaitingRoom:
@@ -64,9 +64,8 @@ class WaitingRoom:
         self._on_cancel = on_cancel
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        self._waiters: dict[int, asyncio.Future[Answer]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._wake_at: float | None = None
+        self._waiters = Waiters()
+        self._alarm = Alarm(clock, self._look_again)
         self._tickets = 0
         self.gate = Gate(options, clock())
 
@@ -193,9 +192,8 @@ class WaitingRoom:
 
     def drain(self) -> None:
         """Refuse everyone who waits, at once, since the server is stopping."""
-        for ticket, future in list(self._waiters.items()):
-            if not future.done():
-                future.set_result(self.draining(ticket))
+        for ticket in tuple(self._waiters):
+            self._waiters.answer(self.draining(ticket))
             self.leave(ticket)
 
     def draining(self, ticket: int = 0) -> Refuse:
@@ -210,22 +208,18 @@ class WaitingRoom:
 
     def let_everyone_pass(self) -> None:
         """Wake everyone who waits with `LetPass`; their tickets leave the queue."""
-        for ticket, future in list(self._waiters.items()):
-            if not future.done():
-                future.set_exception(LetPass())
+        for ticket in tuple(self._waiters):
+            self._waiters.fail(ticket, LetPass())
             self.leave(ticket)
 
     def _fail_waiters(self, where: str) -> None:
         """Wake everyone who waits with a fault, so that nobody hangs."""
-        for future in self._waiters.values():
-            if not future.done():
-                future.set_exception(GateFault(where, is_recorded=True))
+        for ticket in self._waiters:
+            self._waiters.fail(ticket, GateFault(where, is_recorded=True))
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.set(None)
 
     def _guarded(self, where: str, operation: Callable[[float], Step]) -> None:
         try:
@@ -250,29 +244,14 @@ class WaitingRoom:
                 self._on_cancel(ticket)
         if wants_reading:
             self._want_reading()
-        if wake_at is not None or self._timer is not None:
-            self._set_timer(wake_at)
+        self._alarm.set(wake_at)
 
     def _wake(self, answer: Answer) -> None:
-        future = self._waiters.get(answer.ticket)
-        if future is not None and not future.done():
-            future.set_result(answer)
-        elif isinstance(answer, Admit):
+        if not self._waiters.answer(answer) and isinstance(answer, Admit):
             # Granted to somebody who left in the same instant: hand the lease on.
             self._loop.call_soon(self.release, answer.ticket, Settlement(ending=Ending.ABANDONED))
 
-    def _set_timer(self, wake_at: float | None) -> None:
-        if self._timer is not None:
-            if wake_at == self._wake_at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        self._wake_at = wake_at
-        if wake_at is not None:
-            self._timer = self._loop.call_later(max(0.0, wake_at - self._clock()), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
+    def _look_again(self) -> None:
         self._guarded("advance", lambda now: self.gate.advance(now, self._uniform))
 
     def _forget(self, ticket: int) -> None:
