@@ -85,8 +85,7 @@ class Booking:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(NamedTuple):
     """Why a quota refused: which bucket is the later one, and when to come back."""
 
     is_tokens: bool
@@ -174,8 +173,9 @@ class Quota:
     def peek(self, cost_tokens: float, now: float) -> Shortfall | None:
         """Refuse and book a caller whose identity is not known yet; charges nothing."""
         self.refill(now)
-        if any(item.due_at <= now and item.is_open for item in self._earliest_bookings()):
-            return None
+        for item in self._earliest_bookings():
+            if item.due_at <= now and item.is_open:
+                return None
         cost_tokens = self.chargeable(cost_tokens)
         shortfall = self.shortfall(cost_tokens)
         return None if shortfall is None else self._book(shortfall, cost_tokens, None, now)
@@ -195,12 +195,13 @@ class Quota:
         bucket = self.tokens if is_tokens else self.requests
         if bucket is None:  # pragma: no cover - a wait above zero comes from a bucket
             return None
+        free = bucket.free()
         return Shortfall(
             is_tokens=is_tokens,
             retry_after_s=math.ceil(wait_s * 1000) / 1000,
             limit=bucket.burst,
-            remaining=max(0.0, bucket.free()),
-            reset_after_s=max(0.0, (bucket.burst - bucket.free()) / bucket.rate),
+            remaining=max(0.0, free),
+            reset_after_s=max(0.0, (bucket.burst - free) / bucket.rate),
         )
 
     def left(self, now: float) -> tuple[Left, ...]:
