@@ -82,12 +82,9 @@ class Lease:
     def refresh(self) -> None:
         """Bring `held` and `left` in line with the other fields."""
         ask, seen, predicted = self.ask, self.seen, self.predicted
-        charged, spread = self.share * self.prompt, self.spread
-        if spread is not ONE:
-            charged *= spread.part
-            if spread.at_once < ask.sequences and seen > spread.at_once * predicted:
-                seen = spread.at_once * predicted / 2  # the first have gone; the others are half way
-        self.held = charged + seen + self.pad
+        self.held = self.share * self.prompt + seen + self.pad
+        if self.spread is not ONE:
+            self._spread_out()
         if not ask.generates:
             self.left, self.is_uncertain = 0.0, False
             return
@@ -99,6 +96,14 @@ class Lease:
         self.left = left + self.lag_tokens if self.first_token_at is None else left
         declared = ask.max_output_tokens
         self.is_uncertain = declared is None or predicted < declared
+
+    def _spread_out(self) -> None:
+        """Of all it holds in the end, only what is there at once."""
+        at_once, _, part = self.spread
+        seen, whole = self.seen, at_once * self.predicted
+        if at_once < self.ask.sequences and seen > whole:
+            seen = whole / 2  # the first have gone; the others are half way
+        self.held = self.share * self.prompt * part + seen + self.pad
 
 
 @dataclass(slots=True)
@@ -122,10 +127,11 @@ class Ledger:
         """Charge a lease."""
         lease.refresh()
         held, left, sequences = lease.held, lease.left, lease.sequences
-        self.leases[lease.ask.ticket] = lease
+        ask = lease.ask
+        self.leases[ask.ticket] = lease
         self._present.insert(lease)
-        self.sequences += lease.ask.sequences
-        self.seats += lease.spread.seats
+        self.sequences += ask.sequences
+        self.seats += lease.spread[1]
         self.unread_prompt += lease.prompt
         if self._held is not None:
             self._held += held

@@ -114,12 +114,12 @@ class Pool:
         if ask.generates:
             left += instance.lag_tokens(prompt)
         if ask.sequences == 1:
-            width, held = ONE, share * prompt + instance.block_tokens / 2
-        else:
-            width = _spread(instance, ask, share * prompt, left, ceiling)
-            held = share * prompt * width.part + width.at_once * instance.block_tokens / 2
-        demand = Demand(held, left, width.at_once)
-        verdict = instance.verdict(demand, prompt, ceiling, now, width.seats)
+            demand = Demand(share * prompt + instance.block_tokens / 2, left, 1)
+            verdict = instance.verdict(demand, prompt, ceiling, now)
+            return Placement(verdict, instance, demand, quantile, predicted, prompt, share)
+        at_once, seats, part = width = _spread(instance, ask, share * prompt, left, ceiling)
+        demand = Demand(share * prompt * part + at_once * instance.block_tokens / 2, left, at_once)
+        verdict = instance.verdict(demand, prompt, ceiling, now, seats)
         return Placement(verdict, instance, demand, quantile, predicted, prompt, share, width)
 
     def predict(self, ask: Ask, kinds: Kinds, quantile: float, instance: Instance) -> float:
