@@ -12,6 +12,12 @@ from typing import Any
 
 from .errors import RateLimited
 
+KEEP_IDLE_S = 3.0
+"""Unused connections are kept for so long. The libraries' own 5 s is what uvicorn (vLLM, FastAPI) keeps them
+for too: a request sent after a wait of about that long would set out just as the server hangs up, and nobody
+could say whether it was carried out.
+"""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
@@ -48,3 +54,8 @@ def library(module: ModuleType, rate_limited: type[RateLimited]) -> Library:
         rate_limited=rate_limited,
         overdue=lambda message, request: module.ReadTimeout(message, request=request),
     )
+
+
+def limits(module: ModuleType) -> Any:
+    """The library's own limits of a pool, with unused connections kept for `KEEP_IDLE_S`."""
+    return module.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEEP_IDLE_S)

@@ -60,7 +60,7 @@ class SyncRetrying(Generic[RequestT, ResponseT]):
     """
 
     _library: ClassVar[Library]
-    _default: ClassVar[type[Any]]
+    _default: ClassVar[Any]  # makes the transport to wrap, where none is given
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class AsyncRetrying(Generic[RequestT, ResponseT]):
     """
 
     _library: ClassVar[Library]
-    _default: ClassVar[type[Any]]
+    _default: ClassVar[Any]  # makes the transport to wrap, where none is given
 
     def __init__(
         self,
