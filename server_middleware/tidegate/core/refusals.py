@@ -6,6 +6,7 @@ only thing it takes is a slot in the calendar.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sized
 
 from tidegate.core.bucket import Shortfall
@@ -79,8 +80,8 @@ class Refusals:
             wait_s = _MODEL_REASONS[reason] * (1 + 0.5 * uniform())
             return Refuse(ticket=ask.ticket, reason=reason, scope="model", retry_after_s=wait_s)
         mu = self.per_s()
-        ahead_s = self._queue.ahead_of(flow) / mu
-        rate = mu * self.share(flow)
+        ahead_s = max(self._queue.ahead_of(flow) / mu, self._own_wait_s(flow))
+        rate = min(mu * self.share(flow), flow.tenant.turns_per_s or math.inf)
         came_at = now if arrived_at is None else arrived_at
         wait_s = self._calendar.book(flow, key_of(ask), came_at, ahead_s, rate, now, uniform)
         scope, limit = self._bound(flow, reason)
@@ -144,7 +145,15 @@ class Refusals:
             return position, None
         mu = self.per_s()
         own_turns = len(flow.waiting) / (mu * self.share(flow))
-        return position, min(position / mu, own_turns)
+        return position, max(min(position / mu, own_turns), self._own_wait_s(flow))
+
+    def _own_wait_s(self, flow: Flow) -> float:
+        """Seconds until a tenant at its own bound on concurrency has served those who wait, and one more may.
+
+        A free server does not help it. On average the first of those that run ends after half a turn.
+        """
+        turns_per_s = flow.tenant.turns_per_s
+        return 0.0 if turns_per_s is None else max(0.0, flow.tenant.queued - 0.5) / turns_per_s
 
     def seats_of(self, band: Band) -> int:
         """Seats of a class."""

@@ -137,6 +137,8 @@ class Running:
         if tenant.quota is not None:
             self._settle_quota(lease, tenant, tenant.quota, settlement, prompt + output, now)
         if has_completed:
+            if tenant.limits.max_concurrency is not None:
+                tenant.note_service(now - lease.started_at)
             self._learn(lease, instance, settlement, now)
         elif ending is Ending.FAILED:
             instance.error(now)

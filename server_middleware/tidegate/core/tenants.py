@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OVERFLOW = "(overflow)"
 COST_RATE = 0.1  # of the usual cost, per request
+SERVICE_RATE = 0.1  # of the usual time of an answer, per answer
 SCAN = 16  # oldest records looked at for one that may be forgotten
 SESSION_MEMORY = 10_000
 SESSION_S = 300.0  # a conversation is under way this long after its last answer
@@ -35,6 +36,7 @@ class Tenant:
     running: int = 0
     usual_cost: float = 0.0  # tokens of an average request; 0 before the first, then its estimate
     has_settled: bool = False
+    usual_service_s: float = 0.0  # of its answers, where its concurrency is bounded; 0 before the first
     flows: dict[str, Flow] = field(default_factory=dict)
 
     def note_cost(self, tokens: float) -> None:
@@ -42,6 +44,22 @@ class Tenant:
         rate = COST_RATE if self.has_settled else 1.0
         self.usual_cost += rate * (tokens - self.usual_cost)
         self.has_settled = True
+
+    def note_service(self, service_s: float) -> None:
+        """How long an answer of it took from its start, in seconds."""
+        rate = SERVICE_RATE if self.usual_service_s else 1.0
+        self.usual_service_s += rate * (service_s - self.usual_service_s)
+
+    @property
+    def turns_per_s(self) -> float | None:
+        """How often one of its requests ends, while its own bound on concurrency holds it back.
+
+        `None` while it does not, or before an answer was timed: then it shares the server's rate.
+        """
+        cap = self.limits.max_concurrency
+        if cap is None or self.running < cap or not self.usual_service_s:
+            return None
+        return cap / self.usual_service_s
 
     @property
     def is_at_cap(self) -> bool:
