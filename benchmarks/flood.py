@@ -71,11 +71,20 @@ def haproxy(engine: Engine, directory: Path) -> Iterator[str]:
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, process.pid, SERVER_NICE)
     try:
-        time.sleep(0.5)
+        while not _listens(port):
+            if process.poll() is not None:
+                raise RuntimeError(f"HAProxy ended with {process.returncode}")
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
 
 
 def _generator(role: str, url: str, *options: str) -> subprocess.Popen[str]:

@@ -208,7 +208,8 @@ async def _main(arguments: argparse.Namespace) -> dict[str, object]:
     lateness = Lateness()
     watch = asyncio.create_task(lateness.watch())
     headers = {"authorization": f"Bearer {VIP_KEY}"} if arguments.role == "vip" else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    # Kept for less than uvicorn's 5 s, or a request might set out on a connection that is being closed.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
     async with httpx.AsyncClient(
         base_url=arguments.url, headers=headers, limits=limits, timeout=600
     ) as client:

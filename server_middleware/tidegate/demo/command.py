@@ -27,6 +27,7 @@ from tidegate.demo.load import Caller, Flood, Tally, naive, run, sdk
 
 READY_WITHIN_S = 30.0
 REFRESH_S = 0.25
+GAUGES_TIMEOUT_S = 60.0  # a starved server answers late
 
 
 class DemoFailed(RuntimeError):
@@ -170,7 +171,7 @@ def _playground(url: str) -> str:
 
 
 async def _gauges(url: str) -> Gauges:
-    async with httpx.AsyncClient(timeout=5) as client:
+    async with httpx.AsyncClient(timeout=GAUGES_TIMEOUT_S) as client:
         text = (await client.get(f"{url}/metrics")).text
     figures: dict[str, float] = {}
     for family in text_string_to_metric_families(text):

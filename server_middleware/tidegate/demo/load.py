@@ -35,6 +35,8 @@ WORDS = (
 )
 
 
+# A connection each: one that is kept may be closed by the server just as the next request sets out on it.
+NAIVE_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 DONE: dict[str, object] = {}  # the event that ends a whole stream
 
 
@@ -94,9 +96,7 @@ async def run(base_url: str, flood: Flood, caller: Caller, tally: Tally) -> None
 
 async def naive(base_url: str, body: dict[str, object], flood: Flood, tally: Tally, due_at: float) -> None:
     """Gives up after a short time and tries again at once, without looking at what it was told."""
-    async with httpx.AsyncClient(
-        base_url=base_url, timeout=flood.deadline_s, limits=httpx.Limits(max_connections=None)
-    ) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=flood.deadline_s, limits=NAIVE_LIMITS) as client:
         for attempt in range(flood.naive_tries):
             tally.retries += attempt > 0
             try:
@@ -177,7 +177,7 @@ async def _vip(base_url: str, flood: Flood, tally: Tally, done: asyncio.Event) -
     """One short streamed request after another, whatever the weather."""
     running: set[asyncio.Task[None]] = set()
     number = 0
-    async with httpx.AsyncClient(base_url=base_url, timeout=flood.deadline_s) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=flood.deadline_s, limits=NAIVE_LIMITS) as client:
         while not done.is_set():
             number += 1
             body: dict[str, object] = {
