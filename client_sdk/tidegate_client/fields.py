@@ -1,4 +1,4 @@
-"""From an HTTP library's headers to the core's `Fields`: the only place that parses structured fields.
+"""From an HTTP library's answer to the core's values: the only place that parses structured fields and JSON.
 
 Law: total. A `RateLimit` field that is neither a list of named items nor a dictionary is ignored whole (RFC
 9651, section 4.2).
@@ -6,18 +6,33 @@ Law: total. A `RateLimit` field that is neither a list of named items nor a dict
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import http_sf
 
 from .core.advice import Advice, Fields, read_advice, read_allowance
+from .core.decision import Answered
 from .core.limits import Allowance, LimitItem
 from .core.refusal import NO_REFUSAL, Refusal, read_refusal
 
 _NAMES = frozenset({"retry-after", "retry-after-ms", "x-ms-retry-after-ms", "x-should-retry", "date", "age"})
 _MAX_LINES = 64
+
+
+def answered_from(
+    status: int, headers: Sequence[tuple[str, str]], content: bytes, wall_now: float
+) -> Answered:
+    """All that an answer tells, in its headers or else in its body, as far as that was read."""
+    advice, refusal = advice_from(headers, wall_now), refusal_from(content)
+    if refusal.enclosed and (refusal.wait_s is None or refusal.in_words):
+        clock = [(name, value) for name, value in headers if name.lower() == "date"]
+        wait_s = advice_from([*clock, *refusal.enclosed], wall_now).wait_s
+        if wait_s is not None:
+            refusal = dataclasses.replace(refusal, wait_s=wait_s, in_words=False)
+    return Answered(status, advice, refusal, allowance_from(headers, advice.wait_s, wall_now))
 
 
 def advice_from(headers: Iterable[tuple[str, str]], wall_now: float) -> Advice:

@@ -11,7 +11,6 @@ from typing import Any
 
 from .call import Call
 from .core.decision import (
-    Answered,
     Cooldown,
     Deliver,
     Failed,
@@ -23,7 +22,7 @@ from .core.decision import (
     cooldown,
     decide,
 )
-from .fields import advice_from, allowance_from, refusal_from
+from .fields import answered_from
 from .identity import part_key
 from .replay import can_replay
 from .spent import Spent, remember, target_of
@@ -32,9 +31,7 @@ from .spent import Spent, remember, target_of
 def judge_answer(call: Call, response: Any, content: bytes) -> bool:
     """Decide about a refusal whose body (as far as it was read) is `content`; True to resend."""
     headers, wall_now = response.headers.multi_items(), call.setup.timebase.wall()
-    advice = advice_from(headers, wall_now)
-    allowance = allowance_from(headers, advice.wait_s, wall_now)
-    answered = Answered(response.status_code, advice, refusal_from(content), allowance)
+    answered = answered_from(response.status_code, headers, content, wall_now)
     call.answered, call.last_response = answered, response
     resend = _decide(call, answered, GiveUp(Why.RETRY_BUDGET))
     silence = cooldown(answered, call.policy)

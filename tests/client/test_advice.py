@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.wire_cases import CASES, WALL_NOW, WireCase
 from tidegate_client.core import clouds, figures, limits
-from tidegate_client.core.decision import Answered
-from tidegate_client.core.refusal import SCOPES, Refusal, read_refusal
-from tidegate_client.fields import advice_from, refusal_from
+from tidegate_client.core.refusal import SCOPES, Refusal
+from tidegate_client.fields import advice_from, answered_from, refusal_from
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -49,14 +48,14 @@ NAMES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reads_what_the_table_says(case: WireCase) -> None:
     """Every row of the shared table is understood as written there, the body as what no header names."""
-    advice = advice_from(case.headers, WALL_NOW)
-    refusal = refusal_from(b"" if case.body is None else json.dumps(case.body).encode())
-    answered = Answered(case.status, advice, refusal)
+    content = b"" if case.body is None else json.dumps(case.body).encode()
+    answered = answered_from(case.status, case.headers, content, WALL_NOW)
 
     assert answered.wait_s == (None if case.wait_s is None else pytest.approx(case.wait_s))
     assert answered.source == case.source
-    assert (advice.should_retry, advice.nothing_left_s) == (case.should_retry, case.nothing_left_s)
-    assert refusal.quota == case.quota
+    assert answered.advice.should_retry == case.should_retry
+    assert answered.advice.nothing_left_s == case.nothing_left_s
+    assert answered.refusal.quota == case.quota
 
 
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(NAMES), TEXT), max_size=6))
@@ -192,6 +191,7 @@ MEMBERS = st.sampled_from(
     [
         *("error", "code", "type", "reason", "scope", "message", "detail", "status", "error_type"),
         *("retry_after", "retry_after_ms", "details", "retryDelay", "violations", "quotaId"),
+        *("metadata", "headers", "X-RateLimit-Reset", "Retry-After"),
     ]
 )
 BODIES = st.recursive(
@@ -202,7 +202,7 @@ BODIES = st.recursive(
 @hypothesis.given(BODIES)
 def test_any_body_is_read(body: object) -> None:
     """Whatever JSON arrives, the refusal is complete and its wait usable."""
-    refusal = read_refusal(body)
+    refusal = answered_from(429, (), json.dumps(body).encode(), WALL_NOW).refusal
 
     assert refusal.wait_s is None or 0 < refusal.wait_s <= figures.CEILING_S
     assert refusal.scope in SCOPES

@@ -1,7 +1,8 @@
-"""What clouds say of a refusal in its body alone: Google in typed details, OpenAI and Azure in a sentence.
+"""What clouds say of a refusal in its body alone: Google in typed details, OpenRouter in headers it encloses,
+OpenAI and Azure in a sentence.
 
-Law: total, and bounded in what is looked at. Details are data and count as such. A sentence is written for
-people: it is read by a narrow grammar of whole durations, and all it can tell is a time.
+Law: total, and bounded in what is looked at. Details and headers are data and count as such. A sentence is
+written for people: it is read by a narrow grammar of whole durations, and all it can tell is a time.
 """
 
 from __future__ import annotations
@@ -54,6 +55,15 @@ def is_daily_quota(details: object) -> bool:
         for violation in _mappings(detail.get("violations"))
     )
     return any(isinstance(quota, str) and _OF_A_DAY.search(quota[:_MOST_CHARS]) for quota in quotas)
+
+
+def enclosed_headers(metadata: object) -> tuple[tuple[str, str], ...]:
+    """The headers of another server's answer that an error's metadata enclose, as OpenRouter's do."""
+    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    if not isinstance(headers, Mapping):
+        return ()
+    lines = ((name, value) for name, value in list(headers.items())[:_MOST_ITEMS])
+    return tuple((name, value) for name, value in lines if isinstance(name, str) and isinstance(value, str))
 
 
 def sentence_wait_s(message: object) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from .clouds import details_wait_s, is_daily_quota, sentence_wait_s
+from .clouds import details_wait_s, enclosed_headers, is_daily_quota, sentence_wait_s
 from .figures import CEILING_S, decimal
 
 SCOPES = frozenset({"request", "tenant", "class", "model"})
@@ -29,6 +29,7 @@ class Refusal:
         message: the server's words for a human.
         wait_s: the wait the body names, in seconds; used only when no header does.
         in_words: a sentence for people named it. That it tells a time proves no refusal before work.
+        enclosed: headers of the answer that the server itself was refused with, or stands in for.
         quota: the allowance is used up, so waiting does not help.
         appointed: the time is this request's own. A server that says what a refusal covers (Tidegate) spreads
             its callers out itself; who comes at another time than told loses its place.
@@ -39,6 +40,7 @@ class Refusal:
     message: str = ""
     wait_s: float | None = None
     in_words: bool = False
+    enclosed: tuple[tuple[str, str], ...] = ()
     quota: bool = False
     appointed: bool = False
 
@@ -70,6 +72,7 @@ def read_refusal(body: object) -> Refusal:
         message=_text(members, "message") or _text(members, "detail"),
         wait_s=wait_s,
         in_words=in_words,
+        enclosed=enclosed_headers(members.get("metadata")),
         quota=any(word.lower() in _QUOTA for word in words) or is_daily_quota(details),
         appointed=scope in SCOPES,
     )

@@ -5,7 +5,7 @@
 // exhausted limits (its older drafts and the vendors'), then the body. A named wait of zero, a date that has
 // passed and anything malformed count as no advice, never as "at once".
 
-import { isDailyQuota, parseDetails, parseSentence } from "./clouds.js";
+import { enclosedHeaders, isDailyQuota, parseDetails, parseSentence } from "./clouds.js";
 import { HUGE_SECONDS, parseDecimal, parseDuration, parseHttpDate, parseTimestamp } from "./durations.js";
 import { parseDictionary, parseList } from "./structured.js";
 
@@ -125,7 +125,12 @@ function fromResets(headers, nowMs) {
   return best;
 }
 
-function fromBody(error) {
+/** What a set of header fields advises, the surest first. */
+function fromHeaders(headers, nowMs) {
+  return fromRetryAfter(headers, nowMs) ?? fromRateLimit(headers) ?? fromResets(headers, nowMs);
+}
+
+function fromBody(error, headers, nowMs) {
   for (const [name, unitMs] of [["retry_after_ms", 1], ["retry_after", 1_000]]) {
     const value = error[name];
     const number = typeof value === "string" ? parseDecimal(value.trim()) : value;
@@ -135,7 +140,9 @@ function fromBody(error) {
   const sentenceMs = parseSentence(error.message);
   // Google cuts the fraction off in the details and says it in the sentence.
   if (detailsMs !== null) return wait(Math.max(detailsMs, sentenceMs ?? 0), "body");
-  return wait(sentenceMs, "message");
+  const clock = [["date", headers.get("date") ?? ""]];
+  const enclosed = fromHeaders(collect([...clock, ...enclosedHeaders(error.metadata)]), nowMs);
+  return enclosed === null ? wait(sentenceMs, "message") : wait(enclosed.waitMs, "body");
 }
 
 function text(value) {
@@ -171,8 +178,7 @@ export function parseAdvice({ status, headers, body, nowMs = Date.now() }) {
   const found = collect(headers);
   const error = errorObject(body);
   const isRefusal = status === 429 || status === 503 || status === 529;
-  const advised =
-    fromRetryAfter(found, nowMs) ?? fromRateLimit(found) ?? fromResets(found, nowMs) ?? fromBody(error);
+  const advised = fromHeaders(found, nowMs) ?? fromBody(error, found, nowMs);
   const word = found.get("x-should-retry")?.toLowerCase();
   const isExhausted = [error.code, error.type].some((each) => EXHAUSTED.has(each)) || isDailyQuota(error.details);
   const isFinal = word === "false" || isExhausted;

@@ -1,7 +1,9 @@
-// What clouds say of a refusal in its body alone: Google in typed details, OpenAI and Azure in a sentence.
+// What clouds say of a refusal in its body alone: Google in typed details, OpenRouter in headers it
+// encloses, OpenAI and Azure in a sentence.
 //
-// Law of this file: total, and bounded in what is looked at. Details are data and count as such. A sentence
-// is written for people: it is read by a narrow grammar of whole durations, and all it can tell is a time.
+// Law of this file: total, and bounded in what is looked at. Details and headers are data and count as such.
+// A sentence is written for people: it is read by a narrow grammar of whole durations, and all it can tell
+// is a time.
 
 import { parseDuration } from "./durations.js";
 
@@ -44,6 +46,16 @@ export function parseDetails(details) {
 export function isDailyQuota(details) {
   const violations = objects(details).flatMap((detail) => objects(detail.violations));
   return violations.some(({ quotaId }) => typeof quotaId === "string" && OF_A_DAY.test(quotaId.slice(0, MOST_CHARS)));
+}
+
+/**
+ * The headers of another server's answer that an error's metadata enclose, as OpenRouter's do, in pairs.
+ * @param {unknown} metadata
+ */
+export function enclosedHeaders(metadata) {
+  const headers = metadata?.headers;
+  if (headers === null || typeof headers !== "object") return [];
+  return Object.entries(headers).slice(0, MOST_ITEMS).filter(([, value]) => typeof value === "string");
 }
 
 /**
