@@ -16,6 +16,7 @@ ALLOWED = {
     "collections",
     "dataclasses",
     "enum",
+    "functools",
     "heapq",
     "itertools",
     "math",

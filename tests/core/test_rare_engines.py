@@ -166,6 +166,21 @@ def test_expected_length_of_the_answer_shortens_the_wait_of_who_needs_it_whole()
     assert d.gate._books.queue.waiters[ticket].latest_start_at == pytest.approx(d.now + 12.0)
 
 
+def test_lease_whose_engine_has_finished_is_left_alone() -> None:
+    """It holds nothing any more, and nothing is inferred of it."""
+    d = Driver(wide())
+    d.read(0.0)
+    ticket = d.admit(max_output_tokens=10).ticket
+    d.progress(ticket, 1)
+    d.gate.sending_blocked(ticket, True, d.now)
+    d.pass_s(60.0)
+    drained = d.instance.ledger.leases[ticket]
+    assert drained.is_drained
+    d.gate.sending_blocked(ticket, False, d.now)
+    d.pass_s(60.0)
+    assert (drained.seen, d.instance.ledger.held_tokens()) == (1.0, 0.0)
+
+
 def test_prompt_that_is_being_read_has_generated_nothing() -> None:
     """Of an answer in one piece, by the speed at which the engine reads; others generate meanwhile."""
     d = Driver(wide(capacity_tokens=100_000))

@@ -19,8 +19,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, repeat
 from typing import Protocol
 
@@ -60,7 +61,7 @@ class _Samples:
     _ended: dict[int, tuple[float, bool]] = field(default_factory=dict)  # by start, within the window
     _changes: int = 1
     _lengths: list[float] = field(default_factory=list)  # as of the last rebuild
-    _cumulative: list[float] = field(default_factory=list)  # mass at or below each of them; 1 with the rest
+    _cumulative: Sequence[float] = ()  # mass at or below each of them; 1 with the rest
     is_shared: bool = False
     parted: _Samples | None = None  # the copy of the coarser kind, once it has others too
 
@@ -122,10 +123,18 @@ class _Samples:
             if place == len(lengths):
                 break
             weight += weight / (count - place - position - 1)
+        if not weights:  # whatever is censored is shorter than all the others, or longer
+            self._cumulative = _even(weight, len(lengths), is_whole=not censored)
+            return
         weights += repeat(weight, len(lengths) - len(weights))
         self._cumulative = list(accumulate(weights))
-        if not censored and self._cumulative:
-            self._cumulative[-1] = 1.0
+
+
+@lru_cache(maxsize=32)
+def _even(weight: float, count: int, *, is_whole: bool) -> tuple[float, ...]:
+    """Running sums of equal weights, 1 at the end where they are the whole mass; full windows share these."""
+    sums = accumulate(repeat(weight, count))
+    return (*list(sums)[:-1], 1.0) if is_whole and count else tuple(sums)
 
 
 Books = tuple[_Samples, ...]

@@ -201,7 +201,7 @@ class Running:
             if lease.is_drained:
                 continue
             if lease.blocked_since is not None:
-                self._drain_if_finished(lease, instance, now)
+                self._drain_if_finished(lease, instance, now - lease.blocked_since, now)
             elif not lease.ask.generates:
                 continue
             elif not lease.ask.streams:
@@ -222,12 +222,10 @@ class Running:
             made = min(made, lease.ask.max_output_tokens - 2 * lease.pad / lease.sequences)
         self._grow(lease, instance, max(lease.seen, made * lease.sequences))
 
-    def _drain_if_finished(self, lease: Lease, instance: Instance, now: float) -> None:
+    def _drain_if_finished(self, lease: Lease, instance: Instance, blocked_s: float, now: float) -> None:
         """Of an answer that does not generate the engine has nothing left to do once it is being sent."""
-        if lease.blocked_since is None:
-            return
         if lease.ask.generates:
-            made = lease.seen + (now - lease.blocked_since) / _pace_s(instance) * lease.sequences
+            made = lease.seen + blocked_s / _pace_s(instance) * lease.sequences
             if made < _most_output(lease, instance) * lease.ask.sequences:
                 return
         instance.ledger.mark_first_token(lease, now)
