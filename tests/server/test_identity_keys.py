@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.test_identity import bearer, scope
 from tidegate.asgi.identity import IdentityOptions, Resolver
-from tidegate.asgi.keys import ASK_AGAIN_S, CachedKeys, CannotTell
+from tidegate.asgi.keys import ASK_AGAIN_S, COMPLAIN_EVERY_S, CachedKeys, CannotTell
 from tidegate.asgi.tenant import TenantKeys
 
 HOURLY = TenantKeys(name="hourly", priority_class="vip")
@@ -102,6 +102,22 @@ async def test_a_broken_provider_leaves_the_last_answer_in_force(caplog: pytest.
     assert len(provider.asked) == asked, "not asked again at once"
     provider.now, provider.error = 200.0 + ASK_AGAIN_S, None
     assert await keys.owner(hashed("no")) is None
+
+
+async def test_a_provider_that_is_down_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It fails once for every key that comes, and a trace of each would bury all else."""
+    provider = Provider()
+    keys, provider.error = provider.cached(max_entries=100), RuntimeError("down")
+    with caplog.at_level(logging.ERROR, "tidegate"):
+        for number in range(50):
+            with pytest.raises(CannotTell):
+                await keys.owner(hashed(str(number)))
+        assert len(caplog.records) == 1
+        assert caplog.records[0].getMessage().startswith("Tidegate: The provider of keys failed")
+        provider.now = COMPLAIN_EVERY_S
+        with pytest.raises(CannotTell):
+            await keys.owner(hashed("0"))
+    assert len(caplog.records) == 2
 
 
 async def test_a_hanging_provider_is_given_up() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
@@ -20,6 +21,7 @@ logger = logging.getLogger("tidegate")
 KeyLookup = Callable[[str], Awaitable[TenantKeys | None]]
 """From the SHA-256 of a credential, in hexadecimal, to its owner; `None` for a key nobody has."""
 ASK_AGAIN_S = 2.0  # after a lookup that failed
+COMPLAIN_EVERY_S = 60.0  # a provider that is down fails once for every key that comes
 
 
 class CannotTell(Exception):
@@ -86,6 +88,7 @@ class CachedKeys:
         self._strangers = _Answers(max_entries)
         self._failed = _Answers(max_entries)  # asked in vain, and of whom nothing was told before
         self._running: dict[str, asyncio.Task[TenantKeys | None]] = {}
+        self._silent_until = -math.inf
 
     async def owner(self, credential_hash: str) -> TenantKeys | None:
         """Whose key it is, `None` for nobody's; callers that ask for one key at once share one lookup.
@@ -117,7 +120,12 @@ class CachedKeys:
         try:
             owner = await asyncio.wait_for(self._lookup(credential_hash), self._timeout_s)
         except Exception:  # whatever a provider may raise
-            logger.exception("The key provider failed; the last known answer stays in force.")
+            if self._clock() >= self._silent_until:
+                self._silent_until = self._clock() + COMPLAIN_EVERY_S
+                logger.exception(
+                    "Tidegate: The provider of keys failed (said once a minute at most); "
+                    "the last known answer stays in force."
+                )
             if told is None:
                 self._failed.put(credential_hash, None, self._clock() + ASK_AGAIN_S)
                 raise CannotTell from None

@@ -176,7 +176,7 @@ class Poller:
         try:
             listener(*arguments)
         except Exception:  # noqa: BLE001 - polling goes on whatever a listener does
-            _log.exception("a listener of the probe failed")
+            _log.exception("Tidegate: a listener of the probe failed")
 
     async def _quietly_close(self) -> None:
         try:

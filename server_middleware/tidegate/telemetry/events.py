@@ -100,7 +100,7 @@ class Hooks:
                 hook(event)
             except Exception:
                 logger.exception(
-                    "Telemetry hook %r raised and was removed; admission goes on without it.", hook
+                    "Tidegate: Telemetry hook %r raised and was removed; admission goes on without it.", hook
                 )
                 self._drop(hook)
 
@@ -141,7 +141,9 @@ def _all_of(takers: list[Take]) -> Take:
             try:
                 take(row)
             except Exception:
-                logger.exception("Telemetry %r raised and was removed; admission goes on without it.", take)
+                logger.exception(
+                    "Tidegate: Telemetry %r raised and was removed; admission goes on without it.", take
+                )
                 takers.remove(take)
 
     return tell
