@@ -2,6 +2,7 @@
 
 Thousands of requests of every fate in one process, on a fake clock; the bytes that Python holds are counted
 before and after. What the gate remembers on purpose is bounded, and full before the counting begins.
+A table that happens to be enlarged grows once, what is left behind grows in every stretch: the least is judged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from tidegate.telemetry.prometheus import PrometheusHook
 from tidegate.testing import FakeClock
 from tidegate.testing.clock import settle
 
-WARM_UP_ROUNDS, ROUNDS = 200, 150  # of 26 requests each
+WARM_UP_ROUNDS, STRETCHES, ROUNDS = 200, 3, 50  # rounds of 26 requests each
 MOST_BYTES_A_ROUND = 64  # one entry in a dictionary takes more
 STRANGERS = 50
 
@@ -180,16 +182,18 @@ async def test_nothing_of_a_request_stays_behind(monkeypatch: pytest.MonkeyPatch
             segments(f"/v1/responses/{number}")
         for _ in range(WARM_UP_ROUNDS):
             await traffic.round()
-        before = held_bytes()
-        for _ in range(ROUNDS):
-            await traffic.round()
-        grown = held_bytes() - before
+        held = [held_bytes()]
+        for _ in range(STRETCHES):
+            for _ in range(ROUNDS):
+                await traffic.round()
+            held.append(held_bytes())
     finally:
         tracemalloc.stop()
         await runtime.stop()
     assert traffic.statuses.keys() == {200, 400, 429, 500}
     assert traffic.has_queued
-    assert grown <= MOST_BYTES_A_ROUND * ROUNDS, f"{grown} bytes in {ROUNDS} rounds"
+    grown = [after - before for before, after in pairwise(held)]
+    assert min(grown) <= MOST_BYTES_A_ROUND * ROUNDS, f"{grown} bytes in {ROUNDS} rounds each"
 
 
 def held_bytes() -> int:
