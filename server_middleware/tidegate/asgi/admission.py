@@ -15,7 +15,7 @@ from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keys import CannotTell
 from tidegate.asgi.manners import Manners
-from tidegate.asgi.reading import BytesHeld, NoRoom, OneBody
+from tidegate.asgi.reading import BytesHeld, NoRoom
 from tidegate.asgi.replies import Reply, problem_reason
 from tidegate.asgi.seats import Seats
 from tidegate.asgi.surroundings import Surroundings
@@ -80,11 +80,22 @@ class Admission:
             Exception: a fault of ours.
         """
         held = self._bodies.body()
+        arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            body = await self._body(arrival, None if self._is_shadow else held)
+            counted = None if self._is_shadow else held
+            body, waiting = self._builder.begin_body(arrival, counted)
+            if waiting is not None:
+                await self._builder.finish_body(body, waiting, counted)
+            arrival.receive, arrival.is_replayable = body.receive, True
             asked = self._asked(arrival, caller, body)
             if asked is None:
                 asked = await self._asked_off_loop(arrival, caller, body)
+        except BodyTimeout as slow:
+            raise self._bad_request(408, str(slow), arrival) from slow
+        except NoRoom:
+            raise self.denied(arrival, self._no_room()) from None
+        except FieldProblem as problem:
+            raise self._bad_request(400, str(problem), arrival, problem.param) from None
         finally:
             held.end()
         ask = asked.ask
@@ -176,39 +187,22 @@ class Admission:
         self._around.hook.admitted((arrival.priority_class, admit.waited_s))
         self.say(EventKind.ADMITTED, arrival, waited_s=admit.waited_s)
 
-    async def _body(self, arrival: Arrival, held: OneBody | None) -> Body:
-        """The body; of a WebSocket, its first message."""
-        arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
-        try:
-            body, waiting = self._builder.begin_body(arrival, held)
-            if waiting is not None:
-                await self._builder.finish_body(body, waiting, held)
-        except BodyTimeout as slow:
-            raise self._bad_request(408, str(slow), arrival) from slow
-        except NoRoom:
-            raise self.denied(arrival, self._no_room()) from None
-        arrival.receive, arrival.is_replayable = body.receive, True
+    def _asked(self, arrival: Arrival, caller: Caller, body: Body) -> Asked | None:
+        """What is asked for by a body (of a WebSocket, its first message).
+
+        `None`: it is so large that it is to be looked at elsewhere.
+        """
         if body.disconnected:
             raise CallerLeft
         if not body.complete and self._builder.rejects_oversize and arrival.scope["type"] == "http":
             raise self._bad_request(413, TOO_LARGE.format(bytes=self._builder.max_body_bytes), arrival)
-        return body
-
-    def _asked(self, arrival: Arrival, caller: Caller, body: Body) -> Asked | None:
-        """What is asked for; `None`: the body is so large that it is to be looked at elsewhere."""
         if body.complete and body.read_bytes > OFF_LOOP_BYTES:
             return None
-        try:
-            return self._builder.build(self._room, caller, arrival, body, changes=not self._is_shadow)
-        except FieldProblem as problem:
-            raise self._bad_request(400, str(problem), arrival, problem.param) from None
+        return self._builder.build(self._room, caller, arrival, body, changes=not self._is_shadow)
 
     async def _asked_off_loop(self, arrival: Arrival, caller: Caller, body: Body) -> Asked:
         changes = not self._is_shadow
-        try:
-            return await self._builder.build_off_loop(self._room, caller, arrival, body, changes=changes)
-        except FieldProblem as problem:
-            raise self._bad_request(400, str(problem), arrival, problem.param) from None
+        return await self._builder.build_off_loop(self._room, caller, arrival, body, changes=changes)
 
     async def _queued(self, arrival: Arrival, asked: Asked, seat: Queued) -> Admit | Refuse:
         self.say(EventKind.QUEUED, arrival, position=seat.position, estimated_wait_s=seat.estimated_wait_s)

@@ -90,7 +90,13 @@ class Door:
             self._record(error)
             await self._past_a_fault(arrival)
         else:
-            await self._run(exchange, arrival)
+            self._exchanges[exchange.ticket] = exchange
+            try:
+                await exchange.run(self._app)
+            finally:
+                del self._exchanges[exchange.ticket]
+            if exchange.owes_an_answer:
+                await self._superseded(arrival, exchange.ticket)
 
     def cancel(self, ticket: int) -> None:
         """Running work was superseded by a later attempt of the same request."""
@@ -124,17 +130,9 @@ class Door:
             await self._answer(arrival, self._admission.rejected(401, NO_KEY, arrival))
         return arrival.caller is not None
 
-    async def _run(self, exchange: Exchange, arrival: Arrival) -> None:
-        self._exchanges[exchange.ticket] = exchange
-        try:
-            await exchange.run(self._app)
-        finally:
-            del self._exchanges[exchange.ticket]
-        if exchange.owes_an_answer:
-            refuse = Refuse(
-                ticket=exchange.ticket, reason=Reason.SUPERSEDED, scope="request", retry_after_s=None
-            )
-            await self._answer(arrival, self._admission.denied(arrival, refuse))
+    def _superseded(self, arrival: Arrival, ticket: int) -> Awaitable[None]:
+        refuse = Refuse(ticket=ticket, reason=Reason.SUPERSEDED, scope="request", retry_after_s=None)
+        return self._answer(arrival, self._admission.denied(arrival, refuse))
 
     def _answer(self, arrival: Arrival, denied: Denied) -> Awaitable[None]:
         if arrival.kept is not None and arrival.kept.has_started:
