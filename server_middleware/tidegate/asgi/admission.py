@@ -121,7 +121,8 @@ class Admission:
         """A refusal, counted and put into words."""
         reply = self._replier.refusal(refuse, arrival.scope, arrival.route)
         waited_s = self._around.clock() - arrival.at
-        self._say_refused(arrival, refuse.reason.value, reply, waited_s, refuse.retry_after_s)
+        reason = refuse.reason._value_  # on Python 3.11 `value` takes a call of its own
+        self._say_refused(arrival, reason, reply, waited_s, refuse.retry_after_s)
         return Denied(reply)
 
     def untold(self) -> Refuse:
