@@ -17,7 +17,7 @@ from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int
 from tidegate.asgi.hints import length_hint, session_key
 from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
-from tidegate.asgi.tally import Tally
+from tidegate.asgi.tally import Tally, are_texts
 
 OFF_LOOP_BYTES = 256 * 1024
 """Bodies larger than this are decoded in a thread."""
@@ -26,6 +26,7 @@ OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese charact
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
 _LARGEST_TEXT_BYTES = 4 * 1024 * 1024
 _BYTES_PER_MEDIA_ITEM = 1024 * 1024  # guess for a body that is not looked into
+_MAX_REPEATED = 1000  # prompts for which one text is counted again
 _MAX_SEQUENCES = 10**6
 _PARALLEL = frozenset({"n", "best_of", "beam_width"})
 
@@ -150,12 +151,18 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
             continue
         items = value if isinstance(value, list) and value and type(value[0]) is not int else [value]
         prompts += len(items)
+        if are_texts(items):  # a batch: thousands of them must not cost a step each
+            tally.text("".join(items))
+            floor = max(floor, max(map(len, map(str.strip, items))) // LONGEST_TOKEN_BYTES)
+            continue
         for item in items:
             tally.walk(item)
             floor = max(floor, _certain_tokens(item))
     for name in shape.repeated:
-        for _ in range(min(max(prompts, 1), 1000) if fields.get(name) else 0):
-            tally.walk(fields[name])
+        if fields.get(name):
+            once = Tally()
+            once.walk(fields[name])
+            tally.add(once, times=min(max(prompts, 1), _MAX_REPEATED))
     for name in shape.texts:
         if (value := fields.get(name)) is not None:
             tally.walk(value)

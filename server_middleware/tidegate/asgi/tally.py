@@ -5,6 +5,9 @@ Law of this file: every value that JSON can express is walked without recursion 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeGuard
+
 import msgspec
 
 from tidegate.asgi.decode import Upload
@@ -31,6 +34,14 @@ class Tally:
             ascii_bytes = len(text.encode("ascii", "ignore"))
             self.ascii_bytes += ascii_bytes
             self.other_bytes += len(text.encode("utf-8", "surrogatepass")) - ascii_bytes
+
+    def add(self, other: Tally, times: int) -> None:
+        """All that the other has, so many times."""
+        self.ascii_bytes += times * other.ascii_bytes
+        self.other_bytes += times * other.other_bytes
+        self.token_ids += times * other.token_ids
+        self.media_items += times * other.media_items
+        self.media_bytes += times * other.media_bytes
 
     def schema(self, value: object) -> None:
         """JSON that a chat template writes out: names and punctuation count too."""
@@ -60,6 +71,8 @@ class Tally:
             elif isinstance(item, list):
                 if item and type(item[0]) is int:
                     self.token_ids += len(item)
+                elif are_texts(item):
+                    self.text("".join(item))
                 else:
                     stack.extend(item)
             elif isinstance(item, dict):
@@ -68,6 +81,11 @@ class Tally:
                     self.media(item)
                 else:
                     stack.extend(item.values())
+
+
+def are_texts(items: Sequence[object]) -> TypeGuard[Sequence[str]]:
+    """Whether these are texts and nothing else; empty lists are not."""
+    return set(map(type, items)) == {str}
 
 
 def _media_bytes(value: object) -> int:

@@ -1,0 +1,80 @@
+"""Bodies of very many small parts: what they cost us does not grow with them, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.asgi import cost, examine, fields, plain, tally
+from tidegate.asgi.classify import Route, RouteTable
+from tidegate.asgi.cost import cost_of
+from tidegate.asgi.tally import Tally
+
+OURS = {module.__file__ for module in (cost, examine, fields, plain, tally)}
+
+
+def route(path: str) -> Route:
+    found = RouteTable().match({"type": "http", "method": "POST", "path": path})
+    assert found is not None
+    return found
+
+
+def lines_run(work: Callable[[], Any]) -> int:
+    """Lines of the readers of bodies that are run: a measure of work that no machine changes."""
+    count = 0
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in OURS else None)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_query_is_read_once_however_many_documents_it_is_for() -> None:
+    """And counted for each of them."""
+
+    def fields_with(documents: int) -> dict[str, Any]:
+        return {"query": [{"text": "q"}, "中", [1, 2]] * 50, "documents": ["d"] * documents}
+
+    one, many = (cost_of(fields_with(count), route("/rerank")) for count in (1, 500))
+    assert many.ascii_bytes - 500 == 500 * (one.ascii_bytes - 1)
+    assert (many.other_bytes, many.token_ids) == (500 * one.other_bytes, 500 * one.token_ids)
+    few = lines_run(lambda: cost_of(fields_with(2), route("/rerank")))
+    assert lines_run(lambda: cost_of(fields_with(500), route("/rerank"))) < 1.1 * few
+
+
+@given(st.lists(st.text(), min_size=1, max_size=20))
+def test_a_batch_of_texts_costs_what_its_texts_cost(texts: list[str]) -> None:
+    """Together as one by one, whatever they hold."""
+    together, apart = Tally(), Tally()
+    together.walk(texts)
+    for text in texts:
+        apart.text(text)
+    assert (together.ascii_bytes, together.other_bytes) == (apart.ascii_bytes, apart.other_bytes)
+    found = cost_of({"prompt": texts, "n": 2}, route("/v1/completions"))
+    assert (found.ascii_bytes, found.other_bytes) == (apart.ascii_bytes, apart.other_bytes)
+    assert found.sequences == 2 * len(texts)
+
+
+def test_a_batch_of_texts_is_as_certain_as_its_longest() -> None:
+    """Blanks around it do not count."""
+    found = cost_of({"prompt": ["a", " " * 5000, "b" * 2048 + " " * 5000]}, route("/v1/completions"))
+    assert found.prompt_tokens_floor == 4
+
+
+def test_a_batch_of_texts_is_no_step_for_each() -> None:
+    """Thousands of short ones are the cheapest body to send."""
+    few = lines_run(lambda: cost_of({"prompt": ["a"] * 10}, route("/v1/completions")))
+    assert lines_run(lambda: cost_of({"prompt": ["a"] * 1000}, route("/v1/completions"))) == few
