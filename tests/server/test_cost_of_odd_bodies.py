@@ -7,13 +7,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.asgi import cost, examine, fields, plain, tally
 from tidegate.asgi.classify import Route, RouteTable
-from tidegate.asgi.cost import cost_of
-from tidegate.asgi.tally import Tally
+from tidegate.asgi.cost import MOST_PARAMETERS, cost_of
+from tidegate.asgi.fields import FieldPolicy, FieldProblem
+from tidegate.asgi.tally import MOST_PARTS, Tally
 
 OURS = {module.__file__ for module in (cost, examine, fields, plain, tally)}
 
@@ -78,3 +80,41 @@ def test_a_batch_of_texts_is_no_step_for_each() -> None:
     """Thousands of short ones are the cheapest body to send."""
     few = lines_run(lambda: cost_of({"prompt": ["a"] * 10}, route("/v1/completions")))
     assert lines_run(lambda: cost_of({"prompt": ["a"] * 1000}, route("/v1/completions"))) == few
+
+
+ODD = {
+    "empty messages": ("/v1/chat/completions", b'{"messages":[%s{}]}', b"{},"),
+    "empty parts": ("/v1/chat/completions", b'{"messages":[{"content":[%s{}]}]}', b"{},"),
+    "one token each": ("/v1/completions", b'{"prompt":[%s[1]]}', b"[1],"),
+    "numbers": ("/v1/completions", b'{"prompt":[%s1.5]}', b"1.5,"),
+    "media": ("/pooling", b'{"images":[%s1]}', b"1,"),
+    "media in lists": ("/pooling", b'{"images":[%s[1]]}', b"[1],"),
+    "a media item of many": ("/v1/chat/completions", b'{"messages":[{"image_url":[%s{}]}]}', b"{},"),
+    "texts and numbers": ("/rerank", b'{"query":"q","documents":[%s"a"]}', b'1.5,"a",'),
+    "query": ("/rerank", b'{"documents":["a","b"],"query":[%s1.5]}', b"[1.5],"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_of_too_many_parts_the_rest_is_not_looked_at(what: str) -> None:
+    """The work is bounded, and the price is no less than by the length."""
+    path, around, part = ODD[what]
+    one, four = (around % (part * (count * MOST_PARTS)) for count in (2, 8))
+    found = examine.examine(four, route(path), FieldPolicy()).cost
+    if what == "a media item of many":
+        assert found.media_items == 1
+    else:
+        assert found.unparsed
+        assert found.ascii_bytes >= len(four)
+    once = lines_run(lambda: examine.examine(one, route(path), FieldPolicy()))
+    assert lines_run(lambda: examine.examine(four, route(path), FieldPolicy())) < 1.1 * once
+
+
+@pytest.mark.parametrize("name", ["sampling_params", "parameters"])
+def test_the_objects_of_parameters_are_bounded_too(name: str) -> None:
+    """Each of them is looked through for what is not allowed, so more than any batch has are refused."""
+    body = b'{"text":"x","' + name.encode() + b'":[%s{"n":9999}]}'
+    with pytest.raises(FieldProblem, match=name):
+        examine.examine(body % (b"{}," * MOST_PARAMETERS), route("/generate"), FieldPolicy())
+    with pytest.raises(FieldProblem, match="'n'"):
+        examine.examine(body % (b"{}," * (MOST_PARAMETERS - 1)), route("/generate"), FieldPolicy())

@@ -7,7 +7,6 @@ Chinese takes a token or more for each character), token ids are counted, media 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int
 from tidegate.asgi.hints import length_hint, session_key
 from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
-from tidegate.asgi.tally import Tally, are_texts
+from tidegate.asgi.tally import MOST_PARTS, Tally, are_texts
 
 OFF_LOOP_BYTES = 256 * 1024
 """Bodies larger than this are decoded in a thread."""
@@ -26,6 +25,7 @@ OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese charact
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
 _LARGEST_TEXT_BYTES = 4 * 1024 * 1024
 _BYTES_PER_MEDIA_ITEM = 1024 * 1024  # guess for a body that is not looked into
+MOST_PARAMETERS = 4096  # objects of sampling parameters in one body, one a prompt
 _MAX_REPEATED = 1000  # prompts for which one text is counted again
 _MAX_SEQUENCES = 10**6
 _PARALLEL = frozenset({"n", "best_of", "beam_width"})
@@ -50,7 +50,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str | None = None
     length_hint: str = ""  # what, besides the model, the length of the answer depends on
     session: str | None = None
-    unparsed: bool = False
+    unparsed: bool = False  # wholly or, of a body of too many parts, in part: see `at_least`
 
     def prompt_tokens(
         self,
@@ -73,6 +73,17 @@ def unparsed(size_bytes: int) -> Cost:
         return Cost(ascii_bytes=size_bytes, unparsed=True)
     items = -(-size_bytes // _BYTES_PER_MEDIA_ITEM)
     return Cost(media_items=items, media_bytes=size_bytes, unparsed=True)
+
+
+def at_least(cost: Cost, size_bytes: int) -> Cost:
+    """The cost of a body that was not looked at to its end: no less than by its length."""
+    least = unparsed(size_bytes)
+    return msgspec.structs.replace(
+        cost,
+        ascii_bytes=max(cost.ascii_bytes, least.ascii_bytes),
+        media_items=max(cost.media_items, least.media_items),
+        media_bytes=max(cost.media_bytes, least.media_bytes),
+    )
 
 
 def cost_of(fields: Fields, route: Route) -> Cost:
@@ -125,6 +136,7 @@ def general_cost_of(fields: Fields, route: Route) -> Cost:
         service_tier=_name(fields.get("service_tier")),
         length_hint=length_hint(fields, parameters[-1]) if route.generates else "",
         session=session_key(fields),
+        unparsed=tally.is_cut,
     )
 
 
@@ -155,7 +167,8 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
             tally.text("".join(items))
             floor = max(floor, max(map(len, map(str.strip, items))) // LONGEST_TOKEN_BYTES)
             continue
-        for item in items:
+        tally.parts += len(items)
+        for item in items[: MOST_PARTS + 1]:
             tally.walk(item)
             floor = max(floor, _certain_tokens(item))
     for name in shape.repeated:
@@ -187,6 +200,8 @@ def _certain_tokens(value: object) -> int:
         return 0
     if type(value[0]) is int:
         return len(value)
+    if len(value) > MOST_PARTS:
+        return 0
     said = (as_fields(message) for message in value)
     contents = (message.get("content") for message in said if message.get("role") == "user")
     return (
@@ -210,9 +225,9 @@ def _parameters(fields: Fields, shape: Shape) -> list[Fields]:
     names = {shape.parameters, "parameters" if shape.parameters == "sampling_params" else shape.parameters}
     for name in sorted(filter(None, names)):
         value = fields.get(name)
-        found += [
-            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Mapping)
-        ]
+        # The field policy refuses longer lists.
+        listed = value[:MOST_PARAMETERS] if isinstance(value, list) else [value]
+        found += [each for each in listed if isinstance(each, dict)]
     return found
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tidegate.asgi.classify import Route
-from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, cost_of, unparsed
+from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, at_least, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import rewrite
@@ -35,6 +35,8 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
     if fields is None:
         return Examined(unparsed(len(data)))
     cost = cost_of(fields, route)
+    if cost.unparsed:
+        cost = at_least(cost, len(data))
     changes = policy.changes(fields, cost)
     if not changes:
         return Examined(cost)
@@ -51,7 +53,8 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
     except RecursionError:  # it could just be read; whoever nests so deep could else go round the policy
         field = changes[0].field
         raise FieldProblem(f"'{field}' is not allowed here in a body nested so deeply.", field) from None
-    return Examined(cost_of(decode_body(rewritten) or fields, route), rewritten)
+    cost = cost_of(decode_body(rewritten) or fields, route)
+    return Examined(at_least(cost, len(rewritten)) if cost.unparsed else cost, rewritten)
 
 
 class Threads:

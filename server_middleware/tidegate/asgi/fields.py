@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidegate.asgi.cost import Cost
+from tidegate.asgi.cost import MOST_PARAMETERS, Cost
 from tidegate.asgi.decode import Fields, as_bool, as_int
 from tidegate.asgi.rewrite import Change
 from tidegate.asgi.types import HeaderList, Headers, without_headers
@@ -121,6 +121,8 @@ def _parts(fields: Fields) -> list[tuple[str | None, Fields]]:
     for name in _NESTED:
         value = fields.get(name)
         listed = value if isinstance(value, list) else [value]
+        if len(listed) > MOST_PARAMETERS:
+            raise FieldProblem(f"'{name}' may hold at most {MOST_PARAMETERS} objects.", name)
         parts += [(name, each) for each in listed if isinstance(each, dict)]
     return parts
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.asgi.classify import Dialect
 from tidegate.asgi.decode import Fields
-from tidegate.asgi.tally import Tally
+from tidegate.asgi.tally import MOST_PARTS, Tally
 
 LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
 _ROLE = frozenset({"role", "content", "name"})
@@ -38,6 +38,8 @@ def plain_prompt(fields: Fields, dialect: Dialect) -> tuple[Tally, int] | None:
 
 def _conversation(messages: list[Any]) -> tuple[Tally, int] | None:
     tally, certain = Tally(), 0
+    if len(messages) > MOST_PARTS:
+        return None
     for message in messages:
         if type(message) is not dict or not message.keys() <= _ROLE:
             return None

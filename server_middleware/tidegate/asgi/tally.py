@@ -1,6 +1,7 @@
 """Adds up what a prompt holds: text by kind, token ids, media.
 
-Law of this file: every value that JSON can express is walked without recursion and without an error.
+Law of this file: every value that JSON can express is walked without recursion, without an error, and in a
+bounded number of steps: of a body of too many parts the rest is not looked at, and `is_cut` says so.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ _MEDIA_TYPES = frozenset(
     | {"video", "video_url", "input_video", "file", "input_file", "document"}
 )
 _MEDIA_KEYS = frozenset({"image_url", "audio_url", "video_url", "input_audio", "image_embeds"})
+MOST_PARTS = 50_000  # looked at in one body; a conversation of thousands of messages has fewer
 
 
 class Tally:
     """Adds up text, token ids and media."""
 
-    __slots__ = ("ascii_bytes", "media_bytes", "media_items", "other_bytes", "token_ids")
+    __slots__ = ("ascii_bytes", "media_bytes", "media_items", "other_bytes", "parts", "token_ids")
 
     def __init__(self) -> None:
         self.ascii_bytes = self.other_bytes = self.token_ids = self.media_items = self.media_bytes = 0
+        self.parts = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was more than is looked at."""
+        return self.parts > MOST_PARTS
 
     def text(self, text: str) -> None:
         if text.isascii():
@@ -42,6 +50,7 @@ class Tally:
         self.token_ids += times * other.token_ids
         self.media_items += times * other.media_items
         self.media_bytes += times * other.media_bytes
+        self.parts += other.parts
 
     def schema(self, value: object) -> None:
         """JSON that a chat template writes out: names and punctuation count too."""
@@ -53,9 +62,10 @@ class Tally:
     def media(self, value: object) -> None:
         """One item each for a list, however deep, and one for anything else but nothing."""
         stack = [value]
-        while stack:
+        while stack and not self.is_cut:
             item = stack.pop()
             if isinstance(item, list):
+                self.parts += len(item)
                 stack.extend(item)
             elif item:
                 self.media_items += 1
@@ -64,7 +74,7 @@ class Tally:
     def walk(self, value: object) -> None:
         """Everything in a message, a part, a list of either; iterative, so depth is no danger."""
         stack = [value]
-        while stack:
+        while stack and self.parts <= MOST_PARTS:
             item = stack.pop()
             if isinstance(item, str):
                 self.text(item)
@@ -74,12 +84,14 @@ class Tally:
                 elif are_texts(item):
                     self.text("".join(item))
                 else:
+                    self.parts += len(item)
                     stack.extend(item)
             elif isinstance(item, dict):
                 kind = item.get("type")
                 if (isinstance(kind, str) and kind in _MEDIA_TYPES) or not _MEDIA_KEYS.isdisjoint(item):
                     self.media(item)
                 else:
+                    self.parts += len(item)
                     stack.extend(item.values())
 
 
@@ -92,9 +104,10 @@ def _media_bytes(value: object) -> int:
     """The size of inline media; a URL counts as it stands."""
     if isinstance(value, Upload):
         return value.size_bytes
-    size, stack = 0, [value]
-    while stack:
+    size, steps, stack = 0, 0, [value]
+    while stack and steps <= MOST_PARTS:
         item = stack.pop()
+        steps += 1
         if isinstance(item, str):
             size += len(item)
         elif isinstance(item, (list, dict)):
