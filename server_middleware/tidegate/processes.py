@@ -129,9 +129,14 @@ def siblings(proc: Path, pid: int, parent: int) -> int:
 
 
 def _is_of_a_kind(mine: bytes, other: Path) -> bool:
-    """Forked alike, or spawned by multiprocessing alike; its resource tracker is neither."""
+    """Forked, spawned by multiprocessing, or named and numbered alike; its resource tracker is none of it."""
     try:
         theirs = other.read_bytes()
     except OSError:
         return False
-    return theirs == mine or (b"spawn_main" in mine and b"spawn_main" in theirs)
+    return _kind(theirs) == _kind(mine) or (b"spawn_main" in mine and b"spawn_main" in theirs)
+
+
+def _kind(command: bytes) -> bytes:
+    """Without the number that tells workers apart: vLLM's are VLLM::APIServer_0 and VLLM::APIServer_1."""
+    return command.rstrip(b"\0").rstrip(b"0123456789")

@@ -118,9 +118,11 @@ def _proc(root: Path, parent: str, children: dict[str, bytes]) -> Path:
 
 
 def test_what_the_parents_children_say(tmp_path: Path) -> None:
-    """Spawned or forked alike are workers; a tracker, a stranger and one that has just ended are not."""
+    """Spawned, forked or named alike are workers; a tracker, a stranger and one that has ended are not."""
     spawned = {"2": b"python\0spawn_main(pipe=3)", "3": b"python\0spawn_main(pipe=4)", "4": b"tracker"}
     assert siblings(_proc(tmp_path / "a", "1", spawned), 2, 1) == 2
+    named = {"2": b"VLLM::APIServer_0\0\0", "3": b"VLLM::APIServer_11\0", "4": b"VLLM::EngineCore\0"}
+    assert siblings(_proc(tmp_path / "c", "1", named), 2, 1) == 2
     forked = {"2": b"gunicorn\0app", "3": b"gunicorn\0app", "4": b"gunicorn\0other"}
     assert siblings(_proc(tmp_path / "b", "1", forked), 2, 1) == 2
     assert siblings(tmp_path / "nowhere", 2, 1) == 1
