@@ -25,6 +25,34 @@ def signal(reason: str) -> AdmissionEvent:
     return AdmissionEvent(kind=EventKind.SIGNAL, instance="a", reason=reason)
 
 
+@pytest.mark.parametrize(
+    ("root", "own", "becomes"),
+    [
+        (logging.ERROR, logging.NOTSET, logging.WARNING),
+        (logging.WARNING, logging.NOTSET, logging.NOTSET),
+        (logging.INFO, logging.NOTSET, logging.NOTSET),
+        (logging.ERROR, logging.ERROR, logging.ERROR),
+        (logging.ERROR, logging.DEBUG, logging.DEBUG),
+    ],
+)
+async def test_warnings_are_shown_though_others_have_silenced_the_root(
+    monkeypatch: pytest.MonkeyPatch, root: int, own: int, becomes: int
+) -> None:
+    """As a package does that vLLM's API server imports; a level that is meant for us is left alone."""
+    ours = logging.getLogger("tidegate")
+    monkeypatch.setattr(logging.getLogger(), "level", root)
+    monkeypatch.setattr(ours, "level", own)
+    ours.manager._clear_cache()  # type: ignore[attr-defined]  # levels are remembered
+    try:
+        async with bed() as b:
+            await b.post()
+        assert ours.level == becomes
+        assert ours.isEnabledFor(logging.WARNING) == (own < logging.ERROR)
+    finally:
+        monkeypatch.undo()
+        ours.manager._clear_cache()  # type: ignore[attr-defined]
+
+
 async def test_a_fault_of_ours_leaves_its_trace(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -43,7 +43,7 @@ from tidegate.settings import Mode, Settings
 from tidegate.settings_errors import InvalidSettings
 from tidegate.telemetry.by_tenant import RefusedByTenant
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
-from tidegate.telemetry.log import LogHook
+from tidegate.telemetry.log import LogHook, be_heard
 
 logger = logging.getLogger("tidegate")
 
@@ -68,6 +68,7 @@ class Runtime:
     """The assembled gate of one event loop."""
 
     def __init__(self, app: App, settings: Settings, parts: Parts, host_app: object = None) -> None:
+        be_heard()
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.mode: Mode = settings.mode

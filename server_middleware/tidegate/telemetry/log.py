@@ -53,6 +53,16 @@ _details = logging.getLogger("tidegate")
 logger = _Ours(_details, {})
 
 
+def be_heard() -> None:
+    """See that our warnings are shown where others have set the root logger to errors only.
+
+    vLLM's API server imports a package that does; no operator has asked for it. A level that somebody has
+    given to our own logger stands.
+    """
+    if _details.level == logging.NOTSET and _details.getEffectiveLevel() > logging.WARNING:
+        _details.setLevel(logging.WARNING)
+
+
 class LogHook:
     """Writes state changes at once and refusals as a summary."""
 
