@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidegate.asgi import cost, examine, fields, plain, tally
 from tidegate.asgi.classify import Route, RouteTable
 from tidegate.asgi.cost import MOST_PARAMETERS, cost_of
+from tidegate.asgi.examine import MOST_CONTAINERS
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.tally import MOST_PARTS, Tally
 
@@ -118,3 +119,13 @@ def test_the_objects_of_parameters_are_bounded_too(name: str) -> None:
         examine.examine(body % (b"{}," * MOST_PARAMETERS), route("/generate"), FieldPolicy())
     with pytest.raises(FieldProblem, match="'n'"):
         examine.examine(body % (b"{}," * (MOST_PARAMETERS - 1)), route("/generate"), FieldPolicy())
+
+
+@pytest.mark.parametrize("container", [b"[],", b"{},"])
+def test_a_body_of_a_million_lists_is_not_even_read(container: bytes) -> None:
+    """It would take twenty times its size, before anybody has decided whether it may come in."""
+    body = b'{"prompt":[%s1]}' % (container * MOST_CONTAINERS)
+    with pytest.raises(FieldProblem, match="lists and objects"):
+        examine.examine(body, route("/v1/completions"), FieldPolicy())
+    brackets = b'{"prompt":"%s"}' % (b"[" * (MOST_CONTAINERS - 1))
+    assert examine.examine(brackets, route("/v1/completions"), FieldPolicy()).cost.ascii_bytes

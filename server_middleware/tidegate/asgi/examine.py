@@ -15,6 +15,7 @@ from tidegate.asgi.decode import decode_body
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import rewrite
 
+MOST_CONTAINERS = 1_000_000  # lists and objects; each takes some twenty times the memory of its text
 MOST_THREADS = 2  # decoding holds the interpreter's lock: more would gain nothing
 
 
@@ -31,6 +32,8 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
     Raises:
         FieldProblem: the policy forbids something the body asks for.
     """
+    if len(data) > MOST_CONTAINERS and data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
+        raise FieldProblem(f"The body holds more than {MOST_CONTAINERS} lists and objects.", "body")
     fields = decode_body(data)
     if fields is None:
         return Examined(unparsed(len(data)))
