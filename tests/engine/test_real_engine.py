@@ -85,6 +85,11 @@ def simulated_preemptions(prompt_tokens: list[int]) -> int:
     return engine.stats().preemptions
 
 
+def test_the_log_of_the_gate_is_seen(gated: Engine) -> None:
+    """A package that vLLM's API server imports silences the root logger below errors."""
+    assert "Tidegate: the level comes from" in gated.log.read_text()
+
+
 def test_gated_the_same_burst_does_not_preempt_and_everybody_is_answered(gated: Engine) -> None:
     """Whole answers, or honest 429s which, obeyed, end in a whole answer.
 
