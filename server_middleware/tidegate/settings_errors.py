@@ -131,7 +131,8 @@ def _service_links(environ: Mapping[str, str]) -> Iterator[str]:
 def told(settings: type[BaseModel], error: ValidationError) -> str:
     """Pydantic's findings as one line: field, value (unless secret), way out."""
     problems = error.errors(include_url=False)
-    return "; ".join(_told_one(settings, each) for each in problems if each["type"] not in _CONSEQUENCES)
+    each_told = (_told_one(settings, each) for each in problems if each["type"] not in _CONSEQUENCES)
+    return "; ".join(each_told).replace(".; ", "; ")
 
 
 def named_setting(message: str) -> str:

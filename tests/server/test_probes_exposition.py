@@ -62,6 +62,12 @@ def test_an_empty_page_is_a_failure(text: bytes) -> None:
         parse_exposition(text, WANTED)
 
 
+def test_a_page_of_json_is_told_from_one_that_was_cut() -> None:
+    """The commonest wrong address answers so; "truncated" alone sends its operator after the network."""
+    with pytest.raises(ProbeError, match=r"JSON or the like.* check the path"):
+        parse_exposition(b'{"status": "ok"}', WANTED)
+
+
 def test_html_is_recognised() -> None:
     """A login page or a web interface is named as such."""
     with pytest.raises(ProbeError, match="HTML"):

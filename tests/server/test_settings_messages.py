@@ -88,6 +88,14 @@ def test_a_wrong_variable_is_named_itself(
     assert message in str(caught.value)
 
 
+def test_two_faults_are_one_readable_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told together, each with its way out."""
+    monkeypatch.setenv("TIDEGATE_MODE", "shadw")
+    monkeypatch.setenv("TIDEGATE_CONSOLE__ADMIN_TOKEN", "short")
+    with pytest.raises(InvalidSettings, match=r"^mode is 'shadw': choose .*'off'; console\.admin_token: use"):
+        Settings.load()
+
+
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong path in TIDEGATE_CONFIG."""
     file = tmp_path / "program"

@@ -57,6 +57,10 @@ class ExpositionSieve:
         Raises:
             ProbeError: the page is without metrics, truncated, HTML, or otherwise no exposition.
         """
+        if self._rest.strip() and not self._seen:
+            raise ProbeError(
+                "there is no whole line on the page: it is JSON or the like, or truncated; check the path."
+            )
         if self._rest.strip():
             raise ProbeError("the page ends within a line: it was truncated.")
         self._seen -= {b"", b"#", b"\r"}
