@@ -26,7 +26,7 @@ def run(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a fresh interpreter that has no such package."""
     program = WITHOUT.format(package=package, arguments=list(arguments))
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
     )
 
 

@@ -101,7 +101,7 @@ def test_names_and_impossible_figures() -> None:
 def write(directory: Path, *levels: str) -> None:
     """Publish levels from a process of its own."""
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(directory)}
-    subprocess.run([sys.executable, "-c", WRITER, *levels], check=True, env=environment, timeout=60)
+    subprocess.run([sys.executable, "-c", WRITER, *levels], check=True, env=environment, timeout=200)
 
 
 async def test_processes_that_share_files_are_read_as_one(tmp_path: Path) -> None:
