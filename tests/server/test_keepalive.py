@@ -14,6 +14,7 @@ import pytest
 
 from tests.server.bed import App, Level, Raw, bed, until
 from tests.serving import serving
+from tidegate import Reading
 from tidegate.asgi.classify import Dialect
 from tidegate.asgi.keepalive import KeptStream, error_event
 from tidegate.asgi.types import Message, Receive, Scope, Send
@@ -220,12 +221,22 @@ def test_error_events_are_one_event_each(dialect: Dialect) -> None:
     assert json.loads(lines[0][6:])["error"]["message"] == "m"
 
 
+class Busy(Level):
+    """An engine that others keep full. Its level moves: one that stands still is frozen once an SDK has taken
+    five seconds to start, and lets a request pass.
+    """
+
+    async def read(self) -> Reading:
+        self.kv_usage = 0.97 if self.kv_usage > 0.97 else 0.98
+        return await super().read()
+
+
 @asynccontextmanager
 async def refusing() -> AsyncIterator[str]:
     """A server that refuses after the first comment."""
     classes = [{"name": "standard", "max_wait_s": 0.5}]
     async with (
-        bed(EventApp(), Level(kv_usage=0.97), keepalive=ON, classes=classes) as b,
+        bed(EventApp(), Busy(), keepalive=ON, classes=classes) as b,
         serving(b.gate) as url,
     ):
         yield url
