@@ -31,25 +31,6 @@ def test_what_streams_show_is_corrected_by_the_engines_counter(shown: float) -> 
         assert lease.seen == pytest.approx(400, rel=0.02)
 
 
-@pytest.mark.parametrize("shown", [(1.0, 0.25), (0.25, 1.0)])
-def test_what_was_shown_is_not_judged_by_how_much_is_merged_now(shown: tuple[float, float]) -> None:
-    """A server that falls behind merges tokens for a while. Streams taken for further than they are would
-    seem to end soon, and their room be promised to others.
-    """
-    driver = Driver(wide(capacity_tokens=10_000))
-    for _ in range(4):
-        driver.admit(streams=True, max_output_tokens=1000)
-    told = 0.0
-    for second in range(20):
-        told += 40.0 * shown[second >= 10]
-        for ticket in range(1, 5):
-            driver.progress(ticket, told)
-        driver.read(0.3, waiting=0, running=4, generation_tokens=1000.0 + 160.0 * second)
-        driver.pass_s(1.0)
-    for lease in driver.instance.ledger.leases.values():
-        assert lease.seen == pytest.approx(40 * 19, rel=0.1)
-
-
 @pytest.mark.parametrize(("declared", "seen"), [(300, 299.0), (0, 0.0)])
 def test_one_that_runs_has_not_reached_its_maximum(declared: int, seen: float) -> None:
     """Whatever the factor makes of its stream; nor has it generated less than nothing."""

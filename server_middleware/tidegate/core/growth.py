@@ -3,11 +3,8 @@
 Law of this file: the engine's own counter is the measure of output. A stream shows events, not tokens: a
 busy engine merges several tokens into one, and text is counted by bytes. Between two readings the engine's
 counter is compared with what our streams reported; the ratio of both, over the last few readings, is the
-factor by which what has been reported since the last one is multiplied. What came before stays as the engine
-counted it, shared out by time, since all sequences advance at one pace: how much is merged changes with the
-load, and a stream that is taken for further than it is seems to end soon, and its room is promised to others.
-Uncorrected, the prompt share would have to explain the difference, and be wrong for every newcomer. Nothing
-is learnt while the engine works for others too.
+factor by which every report is multiplied. Uncorrected, the prompt share would have to explain the
+difference, and be wrong for every newcomer. Nothing is learnt while the engine works for others too.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ class Growth:
     def __init__(self) -> None:
         self.factor = 1.0  # true over reported tokens
         self.rate: float | None = None  # tokens per second of one sequence
-        self._is_known = False  # the factor says something
         self._counter: float | None = None
         self._streamed = self._told_s = (
             0.0  # since the last reading: tokens, and the sequence seconds between
@@ -43,19 +39,10 @@ class Growth:
         lease.reported = output_tokens
 
     def seen(self, lease: Lease) -> float:
-        """Output of a stream: at the last reading, and since then as reported, times the factor.
-
-        One that runs has not reached its maximum.
-        """
-        settled, factor = lease.settled, self.factor
-        if factor == 1.0 and settled == lease.settled_reported:
-            return lease.reported
-        return self._possible(lease, settled + (lease.reported - lease.settled_reported) * factor)
-
-    @staticmethod
-    def _possible(lease: Lease, seen: float) -> float:
+        """Output of a stream: as reported, times the factor; one that runs has not reached its maximum."""
+        seen = lease.reported * self.factor
         declared = lease.ask.max_output_tokens
-        if declared is None:
+        if declared is None or self.factor == 1.0:
             return seen
         return min(seen, max(0.0, declared - 1.0) * lease.ask.sequences)
 
@@ -69,25 +56,14 @@ class Growth:
         busy_s = self._busy_s + sum(_decoding_s(lease, read_at, now) for lease in ledger.leases.values())
         is_ours = reading.running is not None and reading.running <= ledger.sequences
         before, self._counter = self._counter, reading.generation_tokens
-        pace: float | None = None  # tokens per sequence second since the last reading
         if is_ours and before is not None and self._counter is not None and self._counter > before:
-            pace = (self._counter - before) / busy_s if self._is_known and busy_s > 0 else None
             self._learn(self._counter - before, busy_s, now - read_at)
         self._streamed = self._told_s = self._busy_s = 0.0
         for lease in ledger.leases.values():
-            if lease.reported > 0:
-                self._settle(lease, ledger, pace, read_at, now)
-
-    def _settle(self, lease: Lease, ledger: Ledger, pace: float | None, read_at: float, now: float) -> None:
-        """State a stream's output anew; merged reports give way to the engine's pace."""
-        seen = self.seen(lease)
-        if pace is not None and self.factor != 1.0:
-            seen = self._possible(lease, lease.settled + pace * _decoding_s(lease, read_at, now))
-        if seen != lease.seen:  # the factor has changed since its last report
-            lease.seen = seen
-            ledger.refresh(lease)
-        if self._is_known:
-            lease.settled, lease.settled_reported = seen, lease.reported
+            seen = self.seen(lease)
+            if lease.reported > 0 and seen != lease.seen:  # the factor has changed since its last report
+                lease.seen = seen
+                ledger.refresh(lease)
 
     def _learn(self, generated: float, busy_s: float, elapsed_s: float) -> None:
         """So many tokens since the last reading, in so many sequence seconds."""
@@ -100,7 +76,6 @@ class Growth:
         self._sums = (made, made_s, shown, shown_s)
         self.rate = made / made_s
         if shown >= ENOUGH_TOKENS and shown_s > 0:
-            self._is_known = True
             ratio = min(MOST_FACTOR, max(LEAST_FACTOR, self.rate * shown_s / shown))
             self.factor = ratio if abs(ratio - 1.0) > NOISE else 1.0
 

@@ -51,8 +51,6 @@ class Lease:
     books: Books | None = None  # where its length is written down at its end
     seen: float = 0.0  # output so far, all sequences
     reported: float = 0.0  # what its stream has shown of that
-    settled: float = 0.0  # output at the last reading; what it was then is not judged anew ...
-    settled_reported: float = 0.0  # ... and what its stream had shown by then
     first_token_at: float | None = None
     last_token_at: float | None = None
     is_covered: bool = False  # a reading has been taken since its first token
