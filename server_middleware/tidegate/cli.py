@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from importlib.metadata import version
 
@@ -87,6 +88,8 @@ def _demo(options: argparse.Namespace) -> int:
         return 2
     flood = Flood(requests=options.requests, seed=options.seed, model=options.model)
     server = running_servers(*options.urls) if options.urls else simulated_server
+    # Ended by `kill` or a service manager as by Ctrl-C: it takes its servers along.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         asyncio.run(demo(flood, Console(), server, options.keep))
     except DemoFailed as error:
