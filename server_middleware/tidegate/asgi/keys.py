@@ -96,7 +96,7 @@ class CachedKeys:
         Raises:
             CannotTell: nothing was ever told of it, and there is no answer now.
         """
-        told = self._owners.get(credential_hash) or self._strangers.get(credential_hash)
+        told = self._told(credential_hash)
         entry = told or self._failed.get(credential_hash)
         if entry is None or self._clock() >= entry[1]:
             task = self._running.get(credential_hash)
@@ -110,13 +110,17 @@ class CachedKeys:
             raise CannotTell
         return told[0]
 
+    def _told(self, credential_hash: str) -> tuple[TenantKeys | None, float] | None:
+        """The last answer there was, `None` if there was none; and until when it is believed."""
+        return self._owners.get(credential_hash) or self._strangers.get(credential_hash)
+
     def _ended(self, credential_hash: str, task: asyncio.Task[TenantKeys | None]) -> None:
         self._running.pop(credential_hash, None)
         if not task.cancelled():
             task.exception()  # looked at, even if everybody who waited for it has left
 
     async def _ask(self, credential_hash: str) -> TenantKeys | None:
-        told = self._owners.get(credential_hash) or self._strangers.get(credential_hash)
+        told = self._told(credential_hash)
         try:
             owner = await asyncio.wait_for(self._lookup(credential_hash), self._timeout_s)
         except Exception:  # whatever a provider may raise
