@@ -103,12 +103,13 @@ class Bed:
         self.app = App() if app is None else app
         self.level = level or Level()
         self.events: list[AdmissionEvent] = []
+        self.uniform: Callable[[], float] = lambda: 0.5
         settings.setdefault("metrics", False)
         self.gate = AdmissionMiddleware(
             self.app,
             settings=Settings.load(**settings),
             probe=self.level,
-            uniform=lambda: 0.5,
+            uniform=lambda: self.uniform(),  # noqa: PLW0108 - a test may set another
             hooks=[self.events.append],
         )
         self.client = httpx.AsyncClient(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.asgi.body import Body, BodyTimeout, read_body
-from tidegate.asgi.types import with_content_length
+from tidegate.asgi.body import Body, BodyTimeout
+from tidegate.asgi.types import Headers, Receive, content_length, with_content_length
 
 DISCONNECT = {"type": "http.disconnect"}
 
@@ -36,6 +36,16 @@ def request(*chunks: bytes, more: bool = False) -> list[dict[str, Any]]:
         {"type": "http.request", "body": chunk, "more_body": index < last or more}
         for index, chunk in enumerate(chunks)
     ]
+
+
+async def read_body(
+    receive: Receive, *, headers: Headers, max_bytes: int, timeout_s: float, clock: Callable[[], float]
+) -> Body:
+    body = Body(receive, content_length(headers), max_bytes)
+    waiting = body.begin()
+    if waiting is not None:
+        await body.finish(waiting, timeout_s=timeout_s, clock=clock)
+    return body
 
 
 async def read(

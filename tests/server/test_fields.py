@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from tests.server.bed import Level, bed
 from tests.server.readings import estimate
 from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.cost import OFF_LOOP_BYTES
-from tidegate.asgi.examine import Threads, examine
+from tidegate.asgi.examine import OFF_LOOP_BYTES, Threads, examine
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import Change, rewrite
 

@@ -57,7 +57,7 @@ async def test_a_draining_server_sends_each_caller_away_for_a_time_of_its_own() 
     """The whole queue and all who come would else be back in the instant when the new process comes up."""
     async with bed(level=Level(kv_usage=0.97)) as b:
         drawn = itertools.cycle(number / 8 for number in range(8))
-        b.runtime.room._uniform = lambda: next(drawn)
+        b.uniform = lambda: next(drawn)
         waiting = [b.send() for _ in range(4)]
         await until(lambda: b.runtime.statistics().queued == 4)
         b.runtime.drain()
@@ -77,7 +77,7 @@ async def test_a_closed_gate_that_fails_sends_each_caller_away_for_a_time_of_its
 
     async with bed(on_internal_error="closed") as b:
         drawn = itertools.cycle(number / 8 for number in range(8))
-        b.runtime.room._uniform = lambda: next(drawn)
+        b.uniform = lambda: next(drawn)
         monkeypatch.setattr(b.runtime.room.gate, "offer", explode)
         answers = [await b.post() for _ in range(8)]
         waits_ms = {answer.headers["retry-after-ms"] for answer in answers}

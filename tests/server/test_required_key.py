@@ -40,7 +40,7 @@ async def test_past_a_broken_gate(operation: str, monkeypatch: pytest.MonkeyPatc
 async def test_who_cannot_be_told_apart_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the check itself closes: 503, for the right key and the wrong one."""
     async with bed(**LOCKED) as gate:
-        monkeypatch.setattr(gate.runtime.door._around.builder, "identify", explode)
+        monkeypatch.setattr(gate.runtime.door._around.callers, "identify", explode)
         for _ in range(TRIP_COUNT + 1):
             assert await statuses(gate) == (503, 503)
         assert gate.app.started == 0
@@ -54,9 +54,8 @@ async def test_a_provider_that_cannot_be_asked_refuses_for_now(mode: Mode) -> No
         raise ConnectionError("the database is down")
 
     async with bed(**LOCKED) as gate:
-        gate.runtime.door._around.builder._resolver._keys = CachedKeys(
-            lookup, clock=gate.runtime._parts.clock
-        )
+        keys = CachedKeys(lookup, clock=gate.runtime._parts.clock)
+        gate.runtime.door._around.callers._resolver._keys = keys
         gate.gate.mode = mode
         answer = await gate.post(headers={"x-api-key": "never seen"})
         assert answer.status_code == (200 if mode == "shadow" else 503)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.asgi.eager import Begun
 from tidegate.asgi.reading import NoRoom, OneBody
-from tidegate.asgi.types import Headers, Message, Receive, content_length
+from tidegate.asgi.types import Message, Receive
 
 
 class BodyOptions(BaseModel):
@@ -51,12 +51,29 @@ class Body:
     Args:
         receive: the server's own.
         declared_bytes: its `content-length`.
+        max_bytes: nothing beyond it is buffered, but for the message that crosses it; a body declared
+            larger is not read at all.
+        held: told the size of each part, and how the waiting for the next may be ended; what it raises
+            ends the reading. `None`: nobody counts.
     """
 
-    __slots__ = ("_messages", "_receive", "complete", "declared_bytes", "disconnected", "read_bytes")
+    __slots__ = (
+        "_held",
+        "_max_bytes",
+        "_messages",
+        "_receive",
+        "complete",
+        "declared_bytes",
+        "disconnected",
+        "read_bytes",
+    )
 
-    def __init__(self, receive: Receive, declared_bytes: int | None) -> None:
+    def __init__(
+        self, receive: Receive, declared_bytes: int | None, max_bytes: int, held: OneBody | None = None
+    ) -> None:
         self._receive = receive
+        self._max_bytes = max_bytes
+        self._held = held
         self._messages: deque[Message] = deque()
         self.declared_bytes = declared_bytes
         self.read_bytes = 0
@@ -99,18 +116,16 @@ class Body:
             return self._messages.popleft()
         return await self._receive()
 
-    def begin(self, max_bytes: int, arrived: Callable[[int], None]) -> Awaitable[Message] | None:
+    def begin(self) -> Awaitable[Message] | None:
         """Takes what has come along with the headers, which as a rule is all.
-
-        Args:
-            max_bytes: nothing beyond it is buffered, but for the message that crosses it; a body declared
-                larger is not read at all.
-            arrived: told the size of each part; what it raises ends the reading.
 
         Returns:
             What is still to be awaited by `finish`; `None`: nothing.
+
+        Raises:
+            NoRoom: there is none for it.
         """
-        if self.declared_bytes is not None and self.declared_bytes > max_bytes:
+        if self.declared_bytes is not None and self.declared_bytes > self._max_bytes:
             return None
         waiting = self._receive()
         if not isinstance(waiting, CoroutineType):
@@ -118,42 +133,33 @@ class Body:
         begun: Begun[Message] = Begun(waiting)
         if not begun.is_done:
             return begun
-        return None if self.take(begun.result, max_bytes, arrived) else self._receive()
+        return None if self._take(begun.result) else self._receive()
 
     async def finish(
-        self,
-        waiting: Awaitable[Message],
-        max_bytes: int,
-        arrived: Callable[[int], None],
-        *,
-        timeout_s: float,
-        clock: Callable[[], float],
-        held: OneBody | None = None,
+        self, waiting: Awaitable[Message], *, timeout_s: float, clock: Callable[[], float]
     ) -> None:
         """Reads the rest.
 
         Args:
             waiting: as `begin` returned it.
-            max_bytes, arrived: as for `begin`.
             timeout_s: for all of it, from now on.
             clock: monotonic seconds.
-            held: told how the waiting may be ended, for the sake of others.
 
         Raises:
             BodyTimeout: it did not arrive in time.
-            NoRoom: it had to give way.
+            NoRoom: there is none for it, or it had to give way.
         """
         deadline_at = clock() + timeout_s
-        async with _Deadline(timeout_s, held):
-            while not self.take(await waiting, max_bytes, arrived):
+        async with _Deadline(timeout_s, self._held):
+            while not self._take(await waiting):
                 if clock() > deadline_at:
                     raise BodyTimeout(timeout_s)
                 waiting = self._receive()
 
-    def take(self, message: Message, max_bytes: int, arrived: Callable[[int], None]) -> bool:
+    def _take(self, message: Message) -> bool:
         """Buffers a message; `True` when nothing more is to be read.
 
-        Then the body is whole, or larger than `max_bytes`, or the caller has gone.
+        Then the body is whole, or larger than it may be, or the caller has gone.
         """
         self._messages.append(message)
         if message["type"] != "http.request":
@@ -161,44 +167,12 @@ class Body:
             return True
         part_bytes = len(message.get("body", b""))
         self.read_bytes += part_bytes
-        arrived(part_bytes)
+        if self._held is not None:
+            self._held.arrived(part_bytes)
         if not message.get("more_body", False):
-            self.complete = self.read_bytes <= max_bytes
+            self.complete = self.read_bytes <= self._max_bytes
             return True
-        return self.read_bytes > max_bytes
-
-
-def uncounted(part_bytes: int) -> None:
-    """Nobody counts the parts."""
-
-
-async def read_body(
-    receive: Receive,
-    *,
-    headers: Headers,
-    max_bytes: int,
-    timeout_s: float,
-    clock: Callable[[], float],
-    arrived: Callable[[int], None] = uncounted,
-) -> Body:
-    """Reads a body for its cost; one declared larger than `max_bytes` is not read at all.
-
-    Args:
-        receive: the server's own.
-        headers: of the request, for its declared length.
-        max_bytes: nothing beyond it is buffered, but for the message that crosses it.
-        timeout_s: for the whole body, from now on.
-        clock: monotonic seconds.
-        arrived: told the size of each part; what it raises ends the reading.
-
-    Raises:
-        BodyTimeout: the body did not arrive in time.
-    """
-    body = Body(receive, content_length(headers))
-    waiting = body.begin(max_bytes, arrived)
-    if waiting is not None:
-        await body.finish(waiting, max_bytes, arrived, timeout_s=timeout_s, clock=clock)
-    return body
+        return self.read_bytes > self._max_bytes
 
 
 class _Deadline:

@@ -18,8 +18,6 @@ from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
 from tidegate.asgi.tally import MOST_PARTS, Tally, are_texts
 
-OFF_LOOP_BYTES = 256 * 1024
-"""Bodies larger than this are decoded in a thread."""
 BYTES_PER_TOKEN = 3.0  # prior for ASCII text
 OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese character, 1.2 tokens
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip

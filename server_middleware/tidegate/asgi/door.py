@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from tidegate.asgi import unbooked
 from tidegate.asgi.admission import NO_KEY, Admission
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
@@ -21,6 +22,7 @@ from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, Receive, Scope, Send
+from tidegate.asgi.verdicts import Verdicts
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.telemetry.events import EventKind
 
@@ -34,9 +36,10 @@ class Door:
         self._replier = manners.replier
         self._faults = faults
         self._mode = manners.mode
-        self._admission = Admission(around, manners)
-        self._requires_key = around.builder.requires_key
-        self._asks_about_keys = around.builder.asks_about_keys
+        self._verdicts = Verdicts(around, manners.replier)
+        self._admission = Admission(around, manners, self._verdicts)
+        self._requires_key = around.callers.requires_key
+        self._asks_about_keys = around.callers.asks_about_keys
         self._exchanges: dict[int, Exchange] = {}
 
     @property
@@ -51,7 +54,7 @@ class Door:
     async def enter(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one guarded request."""
         watch = DisconnectWatch(receive)
-        lines = self._around.builder.lines(scope)
+        lines = self._around.callers.lines(scope)
         arrival = Arrival(scope, lines, route, watch, watch.receive, send, self._around.clock(), said(lines))
         try:
             if self._requires_key and not await self._has_key(arrival):
@@ -79,7 +82,7 @@ class Door:
             caller = self._admission.at_the_door(arrival)
             exchange = await self._admission.admitted(arrival, caller)
         except CallerLeft:
-            self._admission.say(EventKind.LEFT, arrival)
+            self._verdicts.say(EventKind.LEFT, arrival)
         except (Bypass, LetPass):
             await self._app(arrival.scope, arrival.receive, arrival.send)
         except Denied as denied:
@@ -118,21 +121,22 @@ class Door:
         if self._mode() == "shadow":
             return True
         try:
-            arrival.caller = await self._around.builder.identify(arrival)
+            arrival.caller = await self._around.callers.identify(arrival)
         except CannotTell:
-            await self._answer(arrival, self._admission.denied(arrival, self._admission.untold()))
+            refuse = unbooked.keys_unavailable(self._around.uniform)
+            await self._answer(arrival, self._verdicts.denied(arrival, refuse))
             return False
         except Exception as error:  # noqa: BLE001 - who cannot be told apart is not let in
             self._record(error)
             await self._answer(arrival, self._gate_fault(arrival))
             return False
         if arrival.caller is None:
-            await self._answer(arrival, self._admission.rejected(401, NO_KEY, arrival))
+            await self._answer(arrival, self._verdicts.rejected(401, NO_KEY, arrival))
         return arrival.caller is not None
 
     def _superseded(self, arrival: Arrival, ticket: int) -> Awaitable[None]:
         refuse = Refuse(ticket=ticket, reason=Reason.SUPERSEDED, scope="request", retry_after_s=None)
-        return self._answer(arrival, self._admission.denied(arrival, refuse))
+        return self._answer(arrival, self._verdicts.denied(arrival, refuse))
 
     def _answer(self, arrival: Arrival, denied: Denied) -> Awaitable[None]:
         if arrival.kept is not None and arrival.kept.has_started:
@@ -158,6 +162,4 @@ class Door:
             self._faults.passed()
 
     def _gate_fault(self, arrival: Arrival) -> Denied:
-        wait_s = self._around.room.unbooked_wait_s()
-        refuse = Refuse(ticket=0, reason=Reason.GATE_FAULT, scope="model", retry_after_s=wait_s)
-        return self._admission.denied(arrival, refuse)
+        return self._verdicts.denied(arrival, unbooked.gate_fault(self._around.uniform))

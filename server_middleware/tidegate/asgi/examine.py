@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tidegate.asgi.classify import Route
-from tidegate.asgi.cost import OFF_LOOP_BYTES, Cost, at_least, cost_of, unparsed
+from tidegate.asgi.cost import Cost, at_least, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.rewrite import rewrite
 
+OFF_LOOP_BYTES = 256 * 1024  # a body larger than this is examined in a thread
 MOST_CONTAINERS = 1_000_000  # lists and objects; each takes some twenty times the memory of its text
 MOST_THREADS = 2  # decoding holds the interpreter's lock: more would gain nothing
 
@@ -61,7 +62,7 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
 
 
 class Threads:
-    """`examine`, in threads of our own where the body is large.
+    """`examine`, in threads of our own, for large bodies (`OFF_LOOP_BYTES`).
 
     Those of the loop are the app's: one that fills them with work of its own would hold up our requests,
     before they are admitted and without bound.
@@ -76,6 +77,4 @@ class Threads:
         Raises:
             FieldProblem: as there.
         """
-        if len(data) <= OFF_LOOP_BYTES:
-            return examine(data, route, policy)
         return await asyncio.get_running_loop().run_in_executor(self._threads, examine, data, route, policy)

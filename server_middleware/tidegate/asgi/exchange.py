@@ -168,7 +168,7 @@ class Exchange(Telling):
         if status in _BUSY:
             self._tell_busy()
         try:
-            self._around.builder.observed(self._caller, status)
+            self._around.callers.observed(self._caller, status)
         except Exception as error:  # noqa: BLE001 - the answer goes on
             self._around.on_fault("status", error)
         return opening(

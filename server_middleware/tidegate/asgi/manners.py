@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidegate.asgi.body import BodyOptions
 from tidegate.asgi.keepalive import KeepAliveOptions
 from tidegate.asgi.replies import Replier
 from tidegate.asgi.types import HeaderList, Scope
@@ -22,11 +23,13 @@ class Manners:
         keepalive: of streams in the queue.
         stream_headers: further headers of a stream that is started before the app was asked.
         mode: the mode in force.
-        max_body_bytes: of all bodies that are being read or wait.
+        body: bounds of each body.
+        max_held_bytes: of all bodies that are being read or wait.
     """
 
     replier: Replier
     keepalive: KeepAliveOptions
     stream_headers: Callable[[Scope], HeaderList]
     mode: Callable[[], str]
-    max_body_bytes: int
+    body: BodyOptions
+    max_held_bytes: int

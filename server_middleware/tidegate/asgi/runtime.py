@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tidegate import processes
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
+from tidegate.asgi.callers import Callers
 from tidegate.asgi.classify import RouteTable
 from tidegate.asgi.cors import Cors
 from tidegate.asgi.door import Door
@@ -95,7 +96,8 @@ class Runtime:
         self.routes = RouteTable(settings.guard)
         self.background = BackgroundLeases(parts.clock, self._let_go)
         keys = None if parts.keys is None else CachedKeys(parts.keys, clock=parts.clock)
-        self._builder = AskBuilder(settings, parts.clock, keys)
+        self._callers = Callers(settings, keys)
+        self._builder = AskBuilder(settings, parts.clock, self.room, self._callers)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
         self._operator = Operator(self, Orders(settings.console.path), parts.load)
@@ -114,12 +116,13 @@ class Runtime:
         self.is_stopped = False
 
     def _surroundings(self) -> Surroundings:
-        clock = self._parts.clock
         return Surroundings(
             room=self.room,
+            callers=self._callers,
             builder=self._builder,
             background=self.background,
-            clock=clock,
+            clock=self._parts.clock,
+            uniform=self._parts.uniform,
             hook=self.hooks,
             on_fault=self.faults.note,
             reply=self.settings.reply,
@@ -137,7 +140,8 @@ class Runtime:
             keepalive=self.settings.keepalive,
             stream_headers=stream_headers,
             mode=lambda: self.mode,
-            max_body_bytes=self.settings.queue.max_bytes,
+            body=self.settings.body,
+            max_held_bytes=self.settings.queue.max_bytes,
         )
 
     def start(self) -> None:
@@ -187,6 +191,7 @@ class Runtime:
 
     def renew(self, settings: Settings) -> None:
         """Serve the tenants of these settings, which have been checked, from now on."""
+        self._callers.renew(settings)
         self._builder.renew(settings)
         self.room.set_limits(settings.gate_options())
         self.settings = settings

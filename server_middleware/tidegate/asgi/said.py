@@ -6,6 +6,7 @@ A malformed header is no header.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.asgi.headers import (
@@ -17,6 +18,7 @@ from tidegate.asgi.headers import (
 )
 from tidegate.asgi.types import HeaderList, Headers, first_header
 
+FIRST_BYTE_MARGIN_S = 1.0  # what a caller that bears N s of silence is given for its first byte
 _LONGEST_RANK = 6
 READ_HERE = frozenset(
     {b"idempotency-key", b"prefer", b"tidegate-attempt", b"x-data-parallel-rank"}
@@ -48,6 +50,30 @@ class Said:
     def was_here_before(self) -> bool:
         """Whether this may be a retry, whose place is kept."""
         return self.attempt > 1 or self.key is not None
+
+    def instants(
+        self, clock: Callable[[], float], *, streams: bool, is_silent: bool
+    ) -> tuple[float | None, float | None]:
+        """(latest start, deadline of the whole answer), as the caller's patience asks for.
+
+        The SDKs' read time-out bounds silence: until the first byte of a stream, or of a whole answer.
+
+        Args:
+            clock: monotonic seconds; asked only where there is a bound.
+            streams: the answer comes in parts.
+            is_silent: nothing is sent before its first byte; comments would end the silence.
+        """
+        wait_s, silence_s = self.wait_s, self.silence_s
+        if wait_s is None and silence_s is None:
+            return None, None
+        now = clock()
+        if not streams:
+            given = [bound_s for bound_s in (wait_s, silence_s) if bound_s is not None]
+            return None, now + min(given)
+        return (
+            now + max(0.0, silence_s - FIRST_BYTE_MARGIN_S) if silence_s is not None and is_silent else None,
+            None if wait_s is None else now + wait_s,
+        )
 
 
 _NOTHING = Said()

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from tidegate.asgi.ask import AskBuilder
 from tidegate.asgi.background import BackgroundLeases
+from tidegate.asgi.callers import Callers
 from tidegate.asgi.replies import ReplyOptions
 from tidegate.asgi.waiting import WaitingRoom
+from tidegate.core.decisions import Uniform
 from tidegate.telemetry.events import Hooks
 
 
@@ -20,9 +22,11 @@ class Surroundings:
     """The parts of one runtime that a request meets."""
 
     room: WaitingRoom
+    callers: Callers
     builder: AskBuilder
     background: BackgroundLeases
     clock: Callable[[], float]
+    uniform: Uniform
     hook: Hooks
     on_fault: Callable[[str, Exception], None]
     reply: ReplyOptions

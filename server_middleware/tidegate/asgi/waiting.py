@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from tidegate.asgi import unbooked
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.waiters import Alarm, Answer, Waiters
 from tidegate.core.decisions import (
@@ -19,7 +20,6 @@ from tidegate.core.decisions import (
     Ask,
     Ending,
     Queued,
-    Reason,
     Refuse,
     Settlement,
     Statistics,
@@ -29,8 +29,6 @@ from tidegate.core.decisions import (
 from tidegate.core.gate import Gate
 from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
-
-UNBOOKED_LEAST_S, UNBOOKED_MOST_S = 5.0, 15.0  # waits of those for whom no slot can be booked
 
 Clock = Callable[[], float]
 
@@ -118,14 +116,6 @@ class WaitingRoom:
         """Body bytes held for those who wait."""
         return self.gate.queued_bytes
 
-    def unbooked_wait_s(self) -> float:
-        """A wait without a slot, drawn for each caller so that a whole queue does not come back as one."""
-        return UNBOOKED_LEAST_S + (UNBOOKED_MOST_S - UNBOOKED_LEAST_S) * self._uniform()
-
-    def chance(self) -> float:
-        """A draw from [0, 1), that callers may not come back as one."""
-        return self._uniform()
-
     def outlook(self, ticket: int) -> tuple[int, float | None] | None:
         """A waiting ticket's position and estimated wait in seconds; `None` when it does not wait.
 
@@ -193,13 +183,8 @@ class WaitingRoom:
     def drain(self) -> None:
         """Refuse everyone who waits, at once, since the server is stopping."""
         for ticket in tuple(self._waiters):
-            self._waiters.answer(self.draining(ticket))
+            self._waiters.answer(unbooked.draining(self._uniform, ticket))
             self.leave(ticket)
-
-    def draining(self, ticket: int = 0) -> Refuse:
-        """What those are told who come or wait while the server stops."""
-        wait_s = self.unbooked_wait_s()
-        return Refuse(ticket=ticket, reason=Reason.DRAINING, scope="model", retry_after_s=wait_s)
 
     def reset(self) -> None:
         """Start with a fresh gate after a fault; those who wait are failed over to the fault policy."""
