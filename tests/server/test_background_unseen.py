@@ -93,7 +93,7 @@ class Server:
                 ]
             )
             await self.clock.run(0.1)
-            self.runtime._tick_once()
+            self.runtime.ticker.tick()
 
     @property
     def leases(self) -> int:
@@ -269,5 +269,5 @@ async def test_a_gate_too_broken_to_tell_lets_nothing_go(monkeypatch: pytest.Mon
         raise RuntimeError("planted")
 
     monkeypatch.setattr(server.runtime.room, "statistics", broken)
-    server.runtime._tick_once()
+    server.runtime.ticker.tick()
     assert server.let_go == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.bed import App, bed, until
-from tidegate.asgi import runtime as runtime_module
+from tidegate.asgi import ticker
 from tidegate.asgi.faults import TRIP_COUNT
 from tidegate.asgi.stream import OutputCounter
 from tidegate.telemetry.events import EventKind
@@ -36,18 +36,18 @@ async def test_what_only_looks_on_neither_stops_the_ticks_nor_opens_the_gate(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gauges that stand still at their last figures would look like a quiet server."""
-    monkeypatch.setattr(runtime_module, "TICK_S", 0.002)
+    monkeypatch.setattr(ticker, "TICK_S", 0.002)
     async with bed() as b:
         if what == "statistics":
             monkeypatch.setattr(b.runtime.room.gate, "statistics", explode)
         else:
-            monkeypatch.setattr(b.runtime.console, "record", explode)
+            monkeypatch.setattr(b.runtime.console._history, "record", explode)
         await until(lambda: b.count(EventKind.FAULT) > TRIP_COUNT)
         monkeypatch.undo()
         ticks = b.count(EventKind.TICK)
-        b.runtime._tick_once()
+        b.runtime.ticker.tick()
         assert b.count(EventKind.TICK) == ticks + 1
         assert not b.runtime.faults.is_passing_through()
-        assert not b.runtime._ticker.done()
+        assert b.runtime.ticker.is_running
         assert (await b.post()).status_code == 200
         await asyncio.sleep(0)

@@ -148,7 +148,7 @@ class Traffic:
         await self._respond()
         await self._crowd()
         self.clock.advance(0.5)
-        self.gate._running()._tick_once()
+        self.gate._running().ticker.tick()
 
     async def _respond(self) -> None:
         """In the background: one whose end is seen, one that nobody asks for."""

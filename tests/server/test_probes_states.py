@@ -48,7 +48,7 @@ class Watched:
         """Time passes, and the ticker ticks with it."""
         for _ in range(seconds):
             self.clock.advance(1.0)
-            self.runtime._tick_once()
+            self.runtime.ticker.tick()
 
     def state(self) -> str | None:
         """The one state whose gauge is 1."""

@@ -420,7 +420,7 @@ class SlowReader(Raw):
 async def test_the_probe_hurries_near_the_watermark_in_force() -> None:
     """The poller is told the real one, not a constant."""
     async with bed(kv={"high_watermark": 0.5}) as b:
-        b.runtime._tick_once()
+        b.runtime.ticker.tick()
         assert b.runtime._poller._watermark() == 0.5
 
 

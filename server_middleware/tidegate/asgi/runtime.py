@@ -28,12 +28,12 @@ from tidegate.asgi.manners import Manners
 from tidegate.asgi.operator import Operator
 from tidegate.asgi.replies import Replier
 from tidegate.asgi.surroundings import Surroundings
+from tidegate.asgi.ticker import Ticker
 from tidegate.asgi.types import App, HeaderList, Headers, Scope
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.console import Console, access
 from tidegate.console.control import Control
 from tidegate.core.decisions import Statistics, Uniform
-from tidegate.core.instance import HIGH_BEFORE_KNOWN
 from tidegate.core.reading import Reading
 from tidegate.orders import Orders
 from tidegate.probes import Probe, as_probe
@@ -47,8 +47,6 @@ from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook, Hooks
 from tidegate.telemetry.log import LogHook, be_heard
 
 logger = logging.getLogger("tidegate")
-
-TICK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,6 @@ class Runtime:
         self.mode: Mode = settings.mode
         self._parts = parts
         self._host_app = host_app
-        self._states: dict[str, str] = {}
         by_tenant = RefusedByTenant(parts.clock)
         self.hooks = Hooks((by_tenant, *_hooks(settings, parts)))
         self.room = WaitingRoom(
@@ -102,18 +99,26 @@ class Runtime:
         self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
         self._operator = Operator(self, Orders(settings.console.path), parts.load)
         self.control = Control(settings.console, self._operator.switch, self._operator.reload)
+        self.ticker = Ticker(
+            self.door,
+            self.background,
+            statistics=self.statistics,
+            follow=self._operator.follow,
+            record=self.console.record,
+            hook=self.hooks,
+            on_fault=self.faults.note,
+            clock=parts.clock,
+        )
         self._poller = Poller(
             self._probe(),
             on_readings=self._observe,
             on_failure=self._probe_failed,
             pace=settings.probe.pace,
             clock=parts.clock,
-            watermark=lambda: self._watermark,
+            watermark=lambda: self.ticker.watermark,  # it looks more often near it
         )
-        self._watermark = HIGH_BEFORE_KNOWN
-        self._ticker: asyncio.Task[None] | None = None
         self._shutdown = ShutdownListener(self.drain)
-        self.is_stopped = False
+        self._is_started = self.is_stopped = False
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
@@ -146,10 +151,11 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to poll and to tick (idempotent)."""
-        if self._ticker is not None:
+        if self._is_started:
             return
+        self._is_started = True
         self._poller.start()
-        self._ticker = self.loop.create_task(self._tick(), name="tidegate-ticker")
+        self.ticker.start()
         self._shutdown.start()
         self.hooks(AdmissionEvent(kind=EventKind.MODE, reason=self.mode, detail="at start"))
         self._operator.follow()
@@ -167,9 +173,7 @@ class Runtime:
         self.drain()
         self._shutdown.stop()
         await self._poller.stop()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self.ticker.stop()
         self.room.close()
 
     def drain(self) -> None:
@@ -236,30 +240,6 @@ class Runtime:
 
     def _record(self, where: str, error: Exception) -> None:
         self.faults.record(where, error)
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                self._tick_once()
-            except Exception as error:  # noqa: BLE001 - gauges that stand still would look like a quiet server
-                self.faults.note("tick", error)
-
-    def _tick_once(self) -> None:
-        self._operator.follow()
-        self.door.look_for_blocked_sends(self._parts.clock())
-        statistics = self.statistics()
-        self.background.look_after(statistics.instances, self.door.streams_at)
-        marks = [instance.high_watermark for instance in statistics.instances]
-        self._watermark = min(marks, default=self._watermark)  # the probe looks more often near it
-        for instance in statistics.instances:
-            if self._states.get(instance.name) != instance.state:
-                self.hooks(
-                    AdmissionEvent(kind=EventKind.SIGNAL, instance=instance.name, reason=instance.state)
-                )
-        self._states = {instance.name: instance.state for instance in statistics.instances}
-        self.console.record(statistics)
-        self.hooks(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
 
 
 def _hooks(settings: Settings, parts: Parts) -> Iterable[Hook]:
