@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from tests.server.bed import Raw, bed, until
+from tidegate import Reading
 from tidegate.asgi.disconnect import DisconnectWatch
+from tidegate.asgi.outcomes import LetPass
 from tidegate.asgi.types import Message, Receive, Scope, Send
+from tidegate.asgi.waiters import Answer
+from tidegate.asgi.waiting import WaitingRoom
+from tidegate.core.decisions import Admit, Ask, Ending, Queued, Refuse, Settlement
+from tidegate.core.options import GateOptions, KvOptions
 from tidegate.telemetry.events import EventKind
+from tidegate.testing import FakeClock
 
 
 class TooLarge(Exception):
@@ -109,3 +116,62 @@ async def test_who_is_queued_in_the_very_moment_of_a_drain_or_a_switch_is_answer
         await asyncio.gather(first.task, *(raw.task for raw in others))
         assert gate.count(EventKind.FAULT) == 0
         assert {raw.status for raw in others} == {503 if what == "drain" else 200}
+
+
+async def _behind_a_wide_head(room: WaitingRoom) -> list[asyncio.Task[Answer]]:
+    """One that runs, one that fits only beside nobody, and twelve behind it that would fit at once."""
+    waiting: list[asyncio.Task[Answer]] = []
+    for prompt_tokens in (5_000, 6_000, *[800] * 12):
+        ask = Ask(
+            ticket=room.next_ticket(),
+            tenant="t",
+            priority_class="standard",
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=50,
+        )
+        if isinstance(room.offer(ask), Queued):
+            waiting.append(asyncio.ensure_future(room.wait(ask.ticket)))
+    await asyncio.sleep(0)
+    assert len(waiting) == 13
+    return waiting
+
+
+def _room() -> WaitingRoom:
+    options = GateOptions(kv=KvOptions(capacity_tokens=10_000))
+    room = WaitingRoom(options, clock=FakeClock(), uniform=lambda: 0.5)
+    room.observe([Reading(kv_usage=0.0, waiting=0, running=0)])
+    return room
+
+
+async def test_nobody_starts_by_the_leaving_of_those_before_it_while_the_server_stops() -> None:
+    """A wide head that is sent away makes room; whoever stands behind it is sent away all the same."""
+    room = _room()
+    waiting = await _behind_a_wide_head(room)
+    room.drain()
+    answers = await asyncio.gather(*waiting)
+    assert {type(answer) for answer in answers} == {Refuse}
+
+
+async def test_whoever_was_granted_before_the_drain_keeps_its_lease() -> None:
+    """Its task has not resumed yet, and it will run: the books must know of it."""
+    room = _room()
+    waiting = await _behind_a_wide_head(room)
+    room.release(1, Settlement(ending=Ending.COMPLETED))
+    granted = room.statistics().running
+    assert granted > 0
+    room.drain()
+    answers = await asyncio.gather(*waiting)
+    assert sum(isinstance(answer, Admit) for answer in answers) == granted
+    assert room.statistics().running == granted
+
+
+async def test_a_switch_lets_all_pass_and_ends_no_lease_that_was_just_granted() -> None:
+    """In shadow mode the books go on: of those that pass none is charged, of those granted all are."""
+    room = _room()
+    waiting = await _behind_a_wide_head(room)
+    room.release(1, Settlement(ending=Ending.COMPLETED))
+    granted = room.statistics().running
+    room.let_everyone_pass()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(answer) for answer in answers].count(Admit) == granted == room.statistics().running
+    assert {type(answer) for answer in answers} == {Admit, LetPass}

@@ -24,11 +24,13 @@ class Waiters(dict[int, "asyncio.Future[Answer]"]):
         future.set_result(answer)
         return True
 
-    def fail(self, ticket: int, error: Exception) -> None:
-        """Wake one with an error, unless it has been answered."""
+    def fail(self, ticket: int, error: Exception) -> bool:
+        """Wake one with an error; `False`: it has been answered, or nobody waits."""
         future = self.get(ticket)
-        if future is not None and not future.done():
-            future.set_exception(error)
+        if future is None or future.done():
+            return False
+        future.set_exception(error)
+        return True
 
 
 class Alarm:

@@ -182,9 +182,12 @@ class WaitingRoom:
 
     def drain(self) -> None:
         """Refuse everyone who waits, at once, since the server is stopping."""
-        for ticket in tuple(self._waiters):
-            self._waiters.answer(unbooked.draining(self._uniform, ticket))
-            self.leave(ticket)
+        told = [
+            ticket
+            for ticket in self._waiters
+            if self._waiters.answer(unbooked.draining(self._uniform, ticket))
+        ]
+        self._empty(told)
 
     def reset(self) -> None:
         """Start with a fresh gate after a fault; those who wait are failed over to the fault policy."""
@@ -193,8 +196,15 @@ class WaitingRoom:
 
     def let_everyone_pass(self) -> None:
         """Wake everyone who waits with `LetPass`; their tickets leave the queue."""
-        for ticket in tuple(self._waiters):
-            self._waiters.fail(ticket, LetPass())
+        self._empty([ticket for ticket in self._waiters if self._waiters.fail(ticket, LetPass())])
+
+    def _empty(self, told: Sequence[int]) -> None:
+        """Take those off the queue who have been told otherwise.
+
+        All have been told before the first of them leaves: else its leaving would start those behind it.
+        Whoever was granted a moment ago is not among them and keeps its lease.
+        """
+        for ticket in told:
             self.leave(ticket)
 
     def _fail_waiters(self, where: str) -> None:
