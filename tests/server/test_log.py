@@ -99,7 +99,7 @@ def test_the_end_of_a_bad_state_is_as_loud_as_its_beginning(caplog: pytest.LogCa
             hook(signal(state))
     assert [line.partition(". ")[0] for line in caplog.messages] == [
         "Tidegate: Signal of a is now blind",
-        "Tidegate: Signal of a is now fresh",
+        "Tidegate: Signal of a is now fresh.",
     ]
     assert "tidegate check" in caplog.messages[0]
 

@@ -115,9 +115,45 @@ async def test_every_state_is_a_gauge_and_a_line_when_it_changes(
     told = [line for line in caplog.messages if "Signal of default" in line]
     assert told[-2].startswith(f"Tidegate: Signal of default is now {name}. ")
     assert told[-2].endswith("."), "it says what that means"
-    assert told[-1] == "Tidegate: Signal of default is now fresh. "
+    assert told[-1] == "Tidegate: Signal of default is now fresh."
     assert len(told) == 2 + (name == "blind"), "stale comes before blind"
     assert gate.state() == "fresh"
+
+
+async def test_an_engine_that_is_down_from_the_start_is_one_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """Not a nameless one besides, whose alarm nobody would ever hear the end of."""
+    gate = Watched()
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        gate.runtime.room.probe_failed("a:1")
+        gate.pass_s(5)
+        gate.runtime.room.observe([Reading(kv_usage=0.1, instance="a:1")])
+        gate.pass_s(1)
+    told = [line.partition(". ")[0] for line in caplog.messages if "Signal of" in line]
+    assert told == ["Tidegate: Signal of a:1 is now blind", "Tidegate: Signal of a:1 is now fresh."]
+    assert gate.state() is None, "no gauge of the nameless one"
+
+
+async def test_a_fresh_gate_after_faults_is_not_called_blind(caplog: pytest.LogCaptureFixture) -> None:
+    """Its first reading is on its way."""
+    gate = Watched()
+    gate.runtime.room.observe([Reading(kv_usage=0.1, instance="a:1")])
+    gate.pass_s(1)
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        gate.runtime.room.reset()
+        gate.pass_s(2)
+        gate.runtime.room.observe([Reading(kv_usage=0.1, instance="a:1")])
+        gate.pass_s(1)
+    assert not [line for line in caplog.messages if "Signal of" in line]
+
+
+async def test_nobody_who_says_a_level_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Where no source has a name either, the nameless one is blind, after a moment."""
+    gate = Watched()
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        gate.pass_s(5)
+    told = [line.partition(". ")[0] for line in caplog.messages if "Signal of" in line]
+    assert told == ["Tidegate: Signal of default is now blind"]
+    assert gate.state() == "blind"
 
 
 def test_no_state_is_without_a_gauge() -> None:

@@ -85,7 +85,7 @@ class FaultPolicy:
         self._pass_until = None
         self._recent.clear()
         self._on_recover()
-        self._say("closed", "Tidegate tries a fresh gate after passing everything through.")
+        self._say("closed", "A fresh gate is tried, after everything was passed through.")
         return False
 
     def try_pass(self) -> bool:

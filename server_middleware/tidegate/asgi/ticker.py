@@ -16,6 +16,7 @@ from tidegate.core.instance import HIGH_BEFORE_KNOWN
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
 
 TICK_S = 1.0
+FIRST_READING_TICKS = 3  # a gate has just been made: its first reading may be on its way
 
 
 class Ticker:
@@ -53,6 +54,7 @@ class Ticker:
         self._on_fault = on_fault
         self._clock = clock
         self._states: dict[str, str] = {}  # of the signals, by instance
+        self._unread: dict[str, int] = {}  # ticks for which there has been no reading of an instance
         self._task: asyncio.Task[None] | None = None
         self.watermark = HIGH_BEFORE_KNOWN
         """The lowest of the high watermarks in force."""
@@ -85,10 +87,15 @@ class Ticker:
         self._hook(AdmissionEvent(kind=EventKind.TICK, statistics=statistics))
 
     def _tell_changes(self, instances: tuple[InstanceStatistics, ...]) -> None:
-        for one in instances:
-            if self._states.get(one.name) != one.state:
-                self._hook(AdmissionEvent(kind=EventKind.SIGNAL, instance=one.name, reason=one.state))
-        self._states = {one.name: one.state for one in instances}
+        self._unread = {one.name: self._unread.get(one.name, 0) + 1 for one in instances if one.age_s is None}
+        told = {one.name: one.state for one in instances}
+        for name, ticks in self._unread.items():
+            if ticks < FIRST_READING_TICKS:
+                del told[name]
+        for name, state in told.items():
+            if self._states.get(name) != state:
+                self._hook(AdmissionEvent(kind=EventKind.SIGNAL, instance=name, reason=state))
+        self._states = told
 
     async def _run(self) -> None:
         while True:

@@ -69,6 +69,17 @@ class Pool:
             self._spoken = None
         return instance
 
+    def known(self) -> list[Instance]:
+        """All of them, less the nameless one that stood in until a name was heard, unless it has work."""
+        return [
+            item
+            for item in self.by_name.values()
+            if item.name != DEFAULT
+            or item.signal.reading is not None
+            or item.ledger.leases
+            or len(self.by_name) == 1
+        ]
+
     def observe(self, readings: Sequence[Reading], now: float) -> None:
         """Take in a sample; an instance nobody has spoken of or worked on for long is forgotten."""
         known = self._lengths.is_known

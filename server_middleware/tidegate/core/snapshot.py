@@ -20,7 +20,7 @@ def statistics(books: Books, blocked_by: Verdict | None, now: float) -> Statisti
     """The whole gate; `blocked_by` is what held the head of the queue back at the last look."""
     return Statistics(
         is_open=blocked_by not in (Verdict.LEVEL, Verdict.BLIND),
-        instances=tuple(instance_statistics(item, now) for item in books.pool.by_name.values()),
+        instances=tuple(instance_statistics(item, now) for item in books.pool.known()),
         classes=tuple(class_statistics(band, books.dispatcher, now) for band in books.queue.bands),
         tenants=tenant_statistics(books.tenants),
         queued=len(books.queue),

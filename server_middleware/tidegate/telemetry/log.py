@@ -195,5 +195,6 @@ class LogHook:
         else:
             self._poor.add(event.instance)
         level = logging.WARNING if event.reason != "fresh" or was_poor else logging.INFO
-        advice = _ADVICE.get(event.reason, "")
-        logger.log(level, "Signal of %s is now %s. %s", event.instance, event.reason, advice)
+        advice = _ADVICE.get(event.reason)
+        said = f" {advice}" if advice else ""
+        logger.log(level, "Signal of %s is now %s.%s", event.instance, event.reason, said)
