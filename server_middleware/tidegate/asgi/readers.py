@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate.asgi.classify import Dialect
+from tidegate.asgi.text import mixed_bytes
 
 _TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal")
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
@@ -50,9 +51,9 @@ class Tokens:
         if text.isascii():
             self.ascii_bytes += len(text)
         else:
-            ascii_bytes = len(text.encode("ascii", "ignore"))
+            ascii_bytes, other_bytes = mixed_bytes(text)
             self.ascii_bytes += ascii_bytes
-            self.other_bytes += len(text.encode("utf-8", "surrogatepass")) - ascii_bytes
+            self.other_bytes += other_bytes
         return True
 
     def event(self, *texts: object) -> None:

@@ -12,6 +12,7 @@ from typing import TypeGuard
 import msgspec
 
 from tidegate.asgi.decode import Upload
+from tidegate.asgi.text import mixed_bytes
 
 _MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "image_pil", "image_embeds", "audio", "audio_url", "input_audio"}
@@ -36,12 +37,13 @@ class Tally:
         return self.parts > MOST_PARTS
 
     def text(self, text: str) -> None:
+        """Text that the engine reads."""
         if text.isascii():
             self.ascii_bytes += len(text)
         else:
-            ascii_bytes = len(text.encode("ascii", "ignore"))
+            ascii_bytes, other_bytes = mixed_bytes(text)
             self.ascii_bytes += ascii_bytes
-            self.other_bytes += len(text.encode("utf-8", "surrogatepass")) - ascii_bytes
+            self.other_bytes += other_bytes
 
     def add(self, other: Tally, times: int) -> None:
         """All that the other has, so many times."""

@@ -48,7 +48,7 @@ class Reading:
             if self.kv_usage > 1.0:
                 hint = " It looks like a percentage: divide by 100." if self.kv_usage <= 100.0 else ""
                 raise InvalidReading(f"kv_usage is {self.kv_usage!r}, expected a fraction in 0..1.{hint}")
-        for name in _FIGURES:
+        for name in FIGURES:
             value = getattr(self, name)
             if value is not None:
                 _check(name, value)
@@ -56,7 +56,7 @@ class Reading:
             raise InvalidReading("instance is empty, expected a name such as 'default'.")
 
 
-_FIGURES = (
+FIGURES = (
     "waiting",
     "running",
     "capacity_tokens",
@@ -68,6 +68,7 @@ _FIGURES = (
     "prompt_tokens",
     "waiting_for_capacity",
 )
+"""Those of a reading besides its level, in the order of its fields."""
 
 
 def _check(name: str, value: float) -> None:

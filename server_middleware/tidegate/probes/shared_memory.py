@@ -23,25 +23,13 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from tidegate.core.reading import InvalidReading, Reading, vouched_reading
+from tidegate.core.reading import FIGURES, InvalidReading, Reading, vouched_reading
 from tidegate.probes.protocol import ProbeError
 
 MAGIC = b"TIDEGATE"
 VERSION = 2
 # In the order of Reading's fields: the figures come out of the record as its arguments.
-_FIGURES = (
-    "kv_usage",
-    "waiting",
-    "running",
-    "capacity_tokens",
-    "block_tokens",
-    "max_sequences",
-    "max_model_tokens",
-    "preemptions",
-    "generation_tokens",
-    "prompt_tokens",
-    "waiting_for_capacity",
-)
+_FIGURES = ("kv_usage", *FIGURES)
 _figures_of: Callable[[Reading], tuple[float | None, ...]] = attrgetter(*_FIGURES)
 _FRACTIONAL = frozenset({"kv_usage", "preemptions", "generation_tokens", "prompt_tokens"})
 _KINDS: list[Callable[[float], float]] = [float if name in _FRACTIONAL else int for name in _FIGURES]

@@ -47,6 +47,7 @@ class Bins:
         self.total = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
+        """So many observations of this value."""
         self.counts[bisect_left(self._bounds, value)] += count
         self.total += value * count
 
