@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.asgi.cost import TOKENS_PER_MEDIA_ITEM
+from tidegate.asgi.classify import RouteTable
+from tidegate.asgi.cost import TOKENS_PER_MEDIA_ITEM, Cost, cost_of
 from tidegate.asgi.media import MediaPrices
 
 
@@ -53,3 +54,25 @@ def test_prices_stay_within_bounds(samples: list[tuple[int, int, float]]) -> Non
     for items, tokens, other in samples:
         prices.observed("m", items, tokens, other)
     assert 1 <= prices.tokens_per_item("m") <= 100_000
+
+
+@pytest.mark.parametrize("key", ["image_url", "audio_url", "video_url", "input_audio", "image_embeds"])
+@pytest.mark.parametrize("content", ["w" * 30_000, [{"type": "text", "text": "w" * 30_000}]])
+def test_a_key_of_media_beside_a_text_hides_nothing_of_it(key: str, content: object) -> None:
+    """Engines read a message's text whatever stands beside it; who hid it would be charged for one image."""
+    chat = _chat([{"role": "user", "content": content, key: "x"}])
+    assert chat.ascii_bytes >= 30_000
+    part = _chat([{"role": "user", "content": [{"type": "text", "text": "w" * 30_000, key: "x"}]}])
+    assert part.ascii_bytes >= 30_000
+
+
+@pytest.mark.parametrize("kind", ["file", "image", "document", "input_audio"])
+def test_a_message_is_no_medium_whatever_type_it_names(kind: str) -> None:
+    """It has a role."""
+    assert _chat([{"role": "user", "type": kind, "content": "w" * 30_000}]).ascii_bytes >= 30_000
+
+
+def _chat(messages: list[dict[str, object]]) -> Cost:
+    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/chat/completions"})
+    assert route is not None
+    return cost_of({"messages": messages}, route)

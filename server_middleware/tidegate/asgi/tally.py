@@ -89,17 +89,33 @@ class Tally:
                     self.parts += len(item)
                     stack.extend(item)
             elif isinstance(item, dict):
-                kind = item.get("type")
-                if (isinstance(kind, str) and kind in _MEDIA_TYPES) or not _MEDIA_KEYS.isdisjoint(item):
+                if _is_media(item):
                     self.media(item)
-                else:
-                    self.parts += len(item)
+                    continue
+                self.parts += len(item)
+                if _MEDIA_KEYS.isdisjoint(item):
                     stack.extend(item.values())
+                else:
+                    self._beside_media(item, stack)
+
+    def _beside_media(self, item: dict[str, object], stack: list[object]) -> None:
+        """Engines read the text of a message or part that is no medium, whatever keys stand beside it."""
+        for key, value in item.items():
+            if key not in _MEDIA_KEYS:
+                stack.append(value)
+            elif value:
+                self.media({key: value})
 
 
 def are_texts(items: Sequence[object]) -> TypeGuard[Sequence[str]]:
     """Whether these are texts and nothing else; empty lists are not."""
     return set(map(type, items)) == {str}
+
+
+def _is_media(item: dict[str, object]) -> bool:
+    """Whether all of it is one medium, by its type; a message (it has a role) is none."""
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in _MEDIA_TYPES and "role" not in item
 
 
 def _media_bytes(value: object) -> int:
