@@ -15,12 +15,14 @@ class Headers(dict[str, str]):
 
     @property
     def raw(self) -> list[tuple[bytes, bytes]]:
+        """As they would stand on the wire."""
         return [
             (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
             for name, value in self.items()
         ]
 
     def multi_items(self) -> list[tuple[str, str]]:
+        """One by one."""
         return list(self.items())
 
 
@@ -83,6 +85,7 @@ class SyncFunction:
         self._run = run
 
     def handle_request(self, _request: Any) -> CallOutcome:
+        """Call the function once; an error that tells no status is raised."""
         try:
             value = self._run()
         except Exception as error:
@@ -100,6 +103,7 @@ class AsyncFunction:
         self._run = run
 
     async def handle_async_request(self, _request: Any) -> CallOutcome:
+        """Call the function once; an error that tells no status is raised."""
         try:
             value = await self._run()
         except Exception as error:
