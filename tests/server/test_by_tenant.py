@@ -60,3 +60,13 @@ async def test_the_page_shows_who_hammers() -> None:
         b.level.kv_usage = 0.0
         for task in sent:
             await task
+
+
+async def test_the_page_names_reasons_that_the_gate_never_sees() -> None:
+    """Every key is wrong: an empty table of refusals would say that all is well."""
+    async with bed(identity={"require_key": True}, tenants=[{"name": "a", "keys": ["right"]}]) as b:
+        for _ in range(3):
+            answer = await b.post(headers={"authorization": "Bearer wrong"})
+            assert answer.status_code == 401
+        state = b.runtime.console.state(with_history=False)
+    assert state["refused"] == {"invalid_api_key": 3}

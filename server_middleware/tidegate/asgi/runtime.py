@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidegate import processes
 from tidegate.asgi.ask import AskBuilder
@@ -73,8 +73,8 @@ class Runtime:
         self.mode: Mode = settings.mode
         self._parts = parts
         self._host_app = host_app
-        by_tenant = RefusedByTenant(parts.clock)
-        self.hooks = Hooks((by_tenant, *_hooks(settings, parts)))
+        self._refused = RefusedByTenant(parts.clock)
+        self.hooks = Hooks((self._refused, *_hooks(settings, parts)))
         self.room = WaitingRoom(
             settings.gate_options(),
             clock=parts.clock,
@@ -96,7 +96,7 @@ class Runtime:
         self._callers = Callers(settings, keys)
         self._builder = AskBuilder(settings, parts.clock, self.room, self._callers)
         self.door = Door(app, self._surroundings(), self._manners(), self.faults)
-        self.console = Console(settings.console, self, parts.clock, parts.wall_clock, by_tenant.lately)
+        self.console = Console(settings.console, self, parts.clock, parts.wall_clock, self._refused.lately)
         self._operator = Operator(self, Orders(settings.console.path), parts.load)
         self.control = Control(settings.console, self._operator.switch, self._operator.reload)
         self.ticker = Ticker(
@@ -201,9 +201,12 @@ class Runtime:
         self.settings = settings
 
     def statistics(self) -> Statistics:
-        """A snapshot of the gate; an empty one if the gate is too broken to tell."""
+        """A snapshot of the gate, with what was refused before it was asked; an empty one if the gate is
+        too broken to tell.
+        """
         try:
-            return self.room.statistics()
+            seen = self.room.statistics()
+            return replace(seen, refused={**self._refused.by_reason(), **seen.refused})
         except Exception as error:  # noqa: BLE001 - neither the console nor the shutdown may fail by it
             self.faults.note("statistics", error)
             return Statistics(is_open=True)

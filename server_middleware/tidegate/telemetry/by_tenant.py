@@ -1,4 +1,4 @@
-"""Refusals of the last minute by tenant: who floods, for the operator's page.
+"""Refusals of the last minute by tenant, and all of them by reason: who floods, for the operator's page.
 
 Law of this file: bounded, whatever names callers go by; what happened more than a minute ago does not
 count. (Metrics have no tenants: their labels must be few.)
@@ -26,6 +26,7 @@ class RefusedByTenant:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._slices: deque[tuple[int, Counter[str]]] = deque(maxlen=SLICES)
+        self._reasons: Counter[str] = Counter()  # bounded: reasons are the code's own words
         self._refused = Rows(self._take)
         self.rows = {EventKind.REFUSED: self._refused.append}
 
@@ -35,6 +36,7 @@ class RefusedByTenant:
         self._refused.add_up()  # at each tick too: a row's slice is that in which it is added up
 
     def _take(self, rows: list[Row]) -> None:
+        self._reasons.update(row[2] for row in rows)
         number = int(self._clock() // SLICE_S)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, Counter()))
@@ -52,3 +54,8 @@ class RefusedByTenant:
             if number > oldest:
                 total.update(counts)
         return dict(total)
+
+    def by_reason(self) -> dict[str, int]:
+        """All refusals since the start, by reason; those that the gate itself never saw among them."""
+        self._refused.add_up()
+        return dict(self._reasons)
