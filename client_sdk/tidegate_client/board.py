@@ -7,6 +7,7 @@ remembered is bounded, and one with callers waiting is never forgotten.
 from __future__ import annotations
 
 import collections
+import math
 import threading
 from typing import Any
 
@@ -18,6 +19,8 @@ from .identity import origin_name, part_keys
 from .origins import Origin, OriginState, Part, Turn
 
 MAX_ORIGINS = 1024
+_SOONEST_STAND_IN_S = 0.05
+"""Who stands in for a caller that does not come asks so soon after it was due, when many do not."""
 
 
 class Board:
@@ -76,12 +79,11 @@ class Board:
                     turn.at = (lane, Ticket(turn.order))
                     lane.enter(turn.at[1])
                     self._waiting[turn.at[1]] = turn
-                self._settle(lane, now, uniform, asking=turn)
+                others = self._settle(lane, now, uniform, asking=turn)
                 ticket = turn.at[1]
                 if ticket.granted_at is None:
                     turn.until = max(turn.until, lane.quiet_until)
-                    wake_at = lane.wake_at() if lane.head() is ticket else None
-                    return turn.latest if wake_at is None else min(wake_at, turn.latest)
+                    return min(self._wake_at(lane, turn, others), turn.latest)
                 turn.held.append(turn.at)
                 turn.at = None
             return None
@@ -189,17 +191,32 @@ class Board:
         narrow = [parts[key] for key in part_keys(turn.request) if key in parts] if parts else []
         return next((lane for lane in (*narrow, turn.origin.lane) if lane not in passed), None)
 
-    def _settle(self, lane: Lane, now: float, uniform: Uniform, asking: Turn | None = None) -> None:
-        """Grant what can be granted, and let the next in line set its clock."""
+    def _wake_at(self, lane: Lane, turn: Turn, others_went: bool) -> float:
+        """When `turn` is to ask again. Who is first sets the clock for all on its event loop. Others look a
+        little later, since that loop may not run: because one of them blocks it, say.
+        """
+        head, wake_at = lane.head(), lane.wake_at()
+        first = None if head is None else self._waiting[head]
+        if first is None or wake_at is None or (first is not turn and first.home is turn.home is not None):
+            return math.inf
+        if first is turn:
+            return wake_at
+        factor = 0.5 if others_went else 2.0
+        turn.stands_in_after_s = max(_SOONEST_STAND_IN_S, turn.stands_in_after_s * factor)
+        return wake_at + turn.stands_in_after_s
+
+    def _settle(self, lane: Lane, now: float, uniform: Uniform, asking: Turn | None = None) -> bool:
+        """Grant what can be granted, and let the next in line set its clock; whether others than `asking` may
+        go now.
+        """
         if lane.waiting == 0:
-            return
-        wake = [self._waiting.pop(ticket) for ticket in lane.advance(now, uniform)]
+            return False
+        granted = [self._waiting.pop(ticket) for ticket in lane.advance(now, uniform)]
         head = lane.head()
-        if head is not None:
-            wake.append(self._waiting[head])
-        for turn in wake:
+        for turn in granted if head is None else (*granted, self._waiting[head]):
             if turn is not asking and turn.signal is not None:
                 turn.signal.set()
+        return any(turn is not asking for turn in granted)
 
     def _forget(self) -> None:
         """Make room by the oldest origin at which nobody waits; that is the newest when all others are waited

@@ -189,7 +189,7 @@ class AsyncDriver:
         try:
             while (seconds := waiting.poll()) is not None:
                 if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
-                    call.turn.signal = timebase.loop_signal()
+                    call.turn.signal, call.turn.home = timebase.loop_signal(), asyncio.get_running_loop()
                 else:
                     await timebase.wait_async(call.turn.signal, seconds)
         except BaseException:

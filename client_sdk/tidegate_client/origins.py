@@ -88,6 +88,9 @@ class Turn:
         answering: the places it takes until its answer's body has ended, where those are limited.
         signal: wakes the caller.
         until: the instant at which it can be expected to go.
+        home: the event loop it waits on; None on a thread of its own.
+        stands_in_after_s: how late the first in line may be until this one, further back and at home
+            elsewhere, moves the line up.
         appointed: it has come at a time that the server gave to it alone, and waits for nobody.
     """
 
@@ -96,6 +99,8 @@ class Turn:
     answering: Sequence[tuple[Lane, Ticket]] = ()
     signal: Signal | None = None
     until = 0.0
+    home: object = None
+    stands_in_after_s = 0.5
     appointed = False
 
     def __init__(self, origin: Origin, order: int, request: Any) -> None:

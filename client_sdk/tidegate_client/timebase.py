@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 import threading
 import time
 from collections.abc import Awaitable
@@ -77,28 +78,73 @@ class Timebase:
         Raises:
             asyncio.TimeoutError: it did.
         """
-        return await asyncio.wait_for(work, seconds)
+        if sys.version_info >= (3, 11):
+            async with asyncio.timeout(seconds):
+                return await work
+        return await _within(seconds, work)
 
 
 class _LoopSignal:
-    """An event of one event loop that other threads may set."""
+    """An event of one event loop that other threads may set.
+
+    A future and a timer, and no `asyncio.wait_for`: before Python 3.12 that forgets a cancellation which
+    comes in the same turn of the loop as the result, and the call would go on for a caller that has left.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._event = asyncio.Event()
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._event.set()
-            return
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits there any more
-            self._loop.call_soon_threadsafe(self._event.set)
+            if threading.get_ident() == self._thread:
+                self._ring()
+            else:
+                self._loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        self._is_set = True
+        if self._waiter is not None:
+            _wake(self._waiter)
 
     async def wait(self, timeout_s: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
-        self._event.clear()
+        if not self._is_set:
+            self._waiter = waiter = self._loop.create_future()
+            timer = self._loop.call_later(timeout_s, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        self._is_set = False
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _within(seconds: float, work: Awaitable[T]) -> T:
+    """`asyncio.timeout` for Python 3.10, in which no task can tell how often it was cancelled."""
+    loop, task, overdue = asyncio.get_running_loop(), asyncio.current_task(), False
+
+    def end() -> None:
+        nonlocal overdue
+        overdue = True
+        if task is not None:
+            task.cancel()
+
+    timer = loop.call_later(seconds, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if overdue:
+            raise asyncio.TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
 
 
 REAL_TIME = Timebase()

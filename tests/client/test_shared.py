@@ -349,6 +349,25 @@ def test_threads_share_too() -> None:
     assert min(arrivals[1:]) >= arrivals[0] + 0.3
 
 
+async def test_a_loop_that_stands_still_holds_up_nobody_else() -> None:
+    """Twenty tasks are first in line, and their loop is blocked by a call on the same thread: it moves up."""
+    clock, board = FakeClock(uniform=0.5), Board()
+    server = ScriptedServer(refuse(1), clock=clock)
+    around: dict[str, Any] = {"timebase": clock, "board": board}
+    inner = httpx.MockTransport(server)
+    async with httpx.AsyncClient(transport=AsyncRetryTransport(inner, **around)) as client:
+        tasks = [asyncio.create_task(client.get("http://engine/"))]
+        await until(lambda: board.snapshot(clock.now) and board.snapshot(clock.now)[0].waiting == 1)
+        tasks += [asyncio.create_task(client.get("http://engine/")) for _ in range(19)]
+        await asyncio.sleep(0)
+        with httpx.Client(transport=RetryTransport(inner, **around)) as blocking:
+            assert blocking.get("http://engine/").status_code == 200
+        passed_s = server.received[-1].at - server.received[0].at
+        await asyncio.gather(*tasks)
+
+    assert 1 <= passed_s < 12
+
+
 async def test_a_wait_does_not_block_the_loop() -> None:
     """While a call waits, other tasks run."""
     replies = iter([httpx.Response(429, headers={"retry-after-ms": "200"}), httpx.Response(200)])

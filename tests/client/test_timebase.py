@@ -10,7 +10,7 @@ import pytest
 
 from tidegate_client.core.events import WaitEvent
 from tidegate_client.testing import FakeClock
-from tidegate_client.timebase import REAL_TIME
+from tidegate_client.timebase import REAL_TIME, _within
 from tidegate_client.waits import WaitFeed, tell
 
 LONG_S = 60.0
@@ -49,6 +49,60 @@ def test_a_signal_outlives_its_loop() -> None:
     waker = threading.Thread(target=signal.set)
     waker.start()
     waker.join()
+
+
+def test_a_signal_outlives_its_loop_with_a_wait_under_way() -> None:
+    """Nor does a loop that was closed in the middle of a wait."""
+    loop, signals = asyncio.new_event_loop(), list[Any]()
+
+    async def begin() -> asyncio.Future[None]:
+        signals.append(REAL_TIME.loop_signal())
+        wait = asyncio.ensure_future(REAL_TIME.wait_async(signals[0], LONG_S))
+        await asyncio.sleep(0)
+        return wait
+
+    wait = loop.run_until_complete(begin())
+    loop.close()
+    signals[0].set()
+
+    assert not wait.done()
+    wait._log_destroy_pending = False  # type: ignore[attr-defined]  # pending for good, as meant
+
+
+async def test_a_cancellation_that_comes_with_the_wake_is_kept() -> None:
+    """A caller that leaves in the very turn of the loop in which its wait ends has left."""
+    signal = REAL_TIME.loop_signal()
+    wait = asyncio.create_task(REAL_TIME.wait_async(signal, LONG_S))
+    await asyncio.sleep(0)
+    signal.set()
+    wait.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+
+
+@pytest.mark.parametrize("bounded", [REAL_TIME.within, _within])
+async def test_a_cancellation_that_comes_with_the_answer_is_kept(bounded: Any) -> None:
+    """Work with a deadline is no different; nor is the deadline, which ends it."""
+    answer = asyncio.get_running_loop().create_future()
+
+    async def work() -> int:
+        result: int = await answer
+        return result
+
+    call = asyncio.create_task(bounded(LONG_S, work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    answer.set_result(1)
+    for _ in range(2):
+        call.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    with pytest.raises(asyncio.TimeoutError):
+        await bounded(0.001, asyncio.sleep(LONG_S))
+    assert await bounded(LONG_S, asyncio.sleep(0, 2)) == 2
 
 
 async def test_a_signal_of_another_clock_is_refused() -> None:
