@@ -53,7 +53,7 @@ def read_state(client: httpx.Client, url: str) -> State:
     except httpx.HTTPError as error:
         raise NoState(f"{url} does not answer ({error}). Is the server up?") from error
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        raise NoState(f"{url} wants the admin token: pass --token.")
+        raise NoState(f"{url} wants the admin token (console.admin_token): pass --token, with the right one.")
     try:
         state = response.json() if response.is_success else None
     except ValueError:

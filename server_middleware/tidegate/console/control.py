@@ -24,6 +24,11 @@ NO_TOKEN_SET = (
     "restart."
 )
 
+NOT_THE_TOKEN = (
+    "The admin token is missing, or not the one that console.admin_token had at start: "
+    "-H 'Authorization: Bearer ...'."
+)
+
 
 class Control:
     """Answers `PUT <console path>/mode` and `POST <console path>/reload`; ask `serves` first.
@@ -59,7 +64,7 @@ class Control:
             await _answer(send, 403, NO_TOKEN_SET)
             return
         if not has_token(scope, self._options):
-            await _answer(send, 401, "Send the admin token: -H 'Authorization: Bearer ...'.")
+            await _answer(send, 401, NOT_THE_TOKEN)
             return
         if first_header(scope["headers"], b"origin") is not None:
             await _answer(send, 403, "Web pages change nothing here; use curl.")
