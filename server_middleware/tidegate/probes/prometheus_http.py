@@ -33,7 +33,8 @@ class PrometheusHttpProbe:
     `engine` names a preset, `"auto"` recognises it by the names on the page. `names` places single
     figures elsewhere. `per_engine` gives one reading for each data-parallel engine behind the URL.
     `read_models` asks `/v1/models` of the same host for the context limit, until it answers, three
-    times at most.
+    times at most; and anew once the engine may be another one (it was not to be had, or counts from the
+    beginning).
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class PrometheusHttpProbe:
         self._preset = None if engine == "auto" else PRESETS[engine].with_names(self._names)
         self._wanted = KNOWN_NAMES | {Selector.parse(text).name for text in self._names.values()}
         self._per_engine = per_engine
-        self._models_tries = MODELS_TRIES if read_models else 0
+        self._models_tries = self._most_models_tries = MODELS_TRIES if read_models else 0
         self._max_model_tokens: int | None = None
+        self._counted_tokens = 0.0
 
     async def read(self) -> Sequence[Reading]:
         """Fetch the page once.
@@ -66,7 +68,11 @@ class PrometheusHttpProbe:
             InvalidReading: it states a figure that cannot be true.
         """
         sieve = ExpositionSieve(self._wanted)
-        await self._http.get(self.url, ACCEPT, sieve.feed)
+        try:
+            await self._http.get(self.url, ACCEPT, sieve.feed)
+        except ProbeError:
+            self._models_tries = self._most_models_tries
+            raise
         try:
             samples = sieve.finish()
             preset = self._preset or self._recognised(sieve.names)
@@ -75,6 +81,7 @@ class PrometheusHttpProbe:
             raise ProbeError(f"{self.url}: {error}") from error
         except InvalidReading as error:
             raise InvalidReading(f"{self.url}: {error}") from error
+        self._look_for_a_restart(readings)
         await self._ask_context_limit(preset)
         return [self._with_limit(reading) for reading in readings]
 
@@ -95,6 +102,14 @@ class PrometheusHttpProbe:
             f"no known engine: the page has {len(names)} metrics ({shown}, ...). Name the engine with "
             f"probe.engine ({', '.join(PRESETS)}) or place the figures with probe.names."
         )
+
+    def _look_for_a_restart(self, readings: Sequence[Reading]) -> None:
+        before = self._counted_tokens
+        self._counted_tokens = sum(
+            (reading.generation_tokens or 0.0) + (reading.prompt_tokens or 0.0) for reading in readings
+        )
+        if self._counted_tokens < before:
+            self._models_tries = self._most_models_tries
 
     async def _ask_context_limit(self, preset: Preset) -> None:
         if self._models_tries <= 0 or preset.models_path is None:
