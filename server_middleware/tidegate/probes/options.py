@@ -45,7 +45,7 @@ class ProbeOptions(BaseModel):
     per_engine: bool = True
     """Data-parallel engines behind one address have a reading and a ledger each, instead of one fused."""
     read_models: bool = True
-    """Ask `/v1/models` of the same host for the context limit, at the start and after a restart of the engine."""
+    """Ask `/v1/models` of the same host for the context limit, at the start and after a restart."""
 
     interval_s: float = Field(default=1.0, gt=0, le=60, allow_inf_nan=False)
     min_interval_s: float = Field(default=0.25, gt=0, allow_inf_nan=False)
