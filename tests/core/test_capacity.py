@@ -135,6 +135,24 @@ def test_the_dispute_ends_when_the_engine_states_another_figure() -> None:
         assert made.is_disputed is disputed, stated
 
 
+@pytest.mark.parametrize("stated", [2_000, 100_000])
+@pytest.mark.parametrize("was_disputed", [False, True])
+def test_an_engine_that_is_restarted_is_not_judged_by_the_one_before(stated: int, was_disputed: bool) -> None:
+    """With another share of the memory it has another capacity, and says so; too much of it would preempt."""
+    engine = Engine(5_000 if was_disputed else STATED)
+    made = watch(engine, 80)
+    assert made.is_disputed is was_disputed
+    engine.__init__(stated)  # type: ignore[misc]
+    for _ in range(60):
+        made.take(engine.reading(capacity_tokens=stated), is_settled=True)
+        assert made.in_force(stated) == stated
+        engine.step(2 if stated < STATED else 50)
+        if engine.level > 0.9:
+            engine.lengths = [1] * 20
+            engine.prompts += 2_000
+    assert made.learnt == pytest.approx(stated, rel=0.05)
+
+
 @pytest.mark.parametrize(
     "disturb",
     ["prompt", "preemption", "waiting", "start and end", "unsettled", "no counter", "no prompt counter"],

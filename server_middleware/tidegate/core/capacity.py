@@ -7,7 +7,8 @@ differs from the stated one where that counts something else, as blocks times th
 several kinds of blocks.
 
 Where the two are 20 % or more apart, whatever the rounding to whole blocks has done, the learnt one counts,
-until they are within 15 % again. Downwards it is believed soon, upwards only on four times the evidence: a
+until they are within 15 % again; what is learnt of one engine says nothing of the next, so it ends when the
+counter begins anew. Downwards it is believed soon, upwards only on four times the evidence: a
 capacity taken for too large makes the engine preempt, one taken for too small costs throughput.
 """
 
@@ -27,6 +28,11 @@ class StatedCapacity:
     """What the readings of one engine say of its capacity; tokens."""
 
     def __init__(self) -> None:
+        self._counter = 0.0  # of generated tokens, as the engine told it last
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is known."""
         self.is_disputed = False
         self._last: Reading | None = None
         self._from: Reading | None = None  # where the present pair begins
@@ -52,6 +58,10 @@ class StatedCapacity:
         A pair begins where the level has just moved, so that a gauge renewed less often than the counter
         does not look as if tokens took no room.
         """
+        if reading.generation_tokens is not None:
+            if reading.generation_tokens < self._counter:
+                self._begin()  # restarted, perhaps with another capacity
+            self._counter = reading.generation_tokens
         last, self._last = self._last, reading if is_settled else None
         if last is None or not is_settled or not _same_requests(last, reading):
             self._from = None
