@@ -64,7 +64,7 @@ BUGS = (
     Bug("sum-keeps-the-gone", "ledger.py", "self._held -= held", "self._held -= 0.0"),
     Bug(
         "short-cut-brings-credit",
-        "fair_queue.py",
+        "flow.py",
         "            self.counter = self.band.floor\n",
         "            self.counter += 0.0\n",
     ),
@@ -78,13 +78,13 @@ BUGS = (
     Bug("charge-not-made", "running.py", "        flow.running += 1\n", "        flow.running += 0\n"),
     Bug(
         "served-for-nothing",
-        "fair_queue.py",
+        "band.py",
         "flow.counter += tokens / flow.tenant.limits.weight",
         "flow.counter += 0.0",
     ),
     Bug(
         "idle-credit-is-banked",
-        "fair_queue.py",
+        "band.py",
         "flow.counter = max(flow.counter, least)",
         "flow.counter = min(flow.counter, least)",
     ),

@@ -18,11 +18,11 @@ import pytest
 from tidegate.core.books import Books
 from tidegate.core.decisions import Admit, Queued, Refuse, Step
 from tidegate.core.dispatch import BETWEEN_PROMOTIONS
-from tidegate.core.fair_queue import Waiter
 from tidegate.core.gate import Gate
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
+from tidegate.core.line import Waiter
 from tidegate.core.pool import Placement
 from tidegate.core.signal import State
 from tidegate.core.verdict import Verdict

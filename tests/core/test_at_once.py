@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.core.driver import Driver, wide
 from tidegate.core.cycle import Cycle
 from tidegate.core.decisions import Admit, Ask, Ending, Queued, Settlement, Step
-from tidegate.core.fair_queue import FairQueue, Waiter
+from tidegate.core.fair_queue import FairQueue
 from tidegate.core.gate import Gate
+from tidegate.core.line import Waiter
 from tidegate.core.options import (
     ClassOptions,
     GateOptions,

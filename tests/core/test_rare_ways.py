@@ -10,9 +10,10 @@ import pytest
 from tests.core.driver import Driver, half, wide
 from tidegate.core.bucket import Quota
 from tidegate.core.decisions import Admit, Ask, InvalidAsk, Reason, Refuse
-from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.flow import Flow
 from tidegate.core.gate import Gate
 from tidegate.core.lengths import LengthModel
+from tidegate.core.line import COMPACT_ABOVE, Waiter
 from tidegate.core.options import (
     CalendarOptions,
     ClassOptions,
@@ -24,7 +25,7 @@ from tidegate.core.options import (
 from tidegate.core.reading import Reading, vouched_reading
 from tidegate.core.retry_calendar import EARLY_S, RetryCalendar
 from tidegate.core.tenants import Tenants
-from tidegate.core.turns import COMPACT_ABOVE, Turns
+from tidegate.core.turns import Turns
 
 
 @pytest.mark.parametrize(

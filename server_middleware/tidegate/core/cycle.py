@@ -13,7 +13,7 @@ from tidegate.core.backoff import Backoff
 from tidegate.core.books import Books
 from tidegate.core.decisions import NOTHING, Admit, Decision, Queued, Reason, Refuse, Step, Uniform
 from tidegate.core.dispatch import Choice
-from tidegate.core.fair_queue import Waiter
+from tidegate.core.line import Waiter
 from tidegate.core.pool import Placement
 from tidegate.core.verdict import Verdict
 

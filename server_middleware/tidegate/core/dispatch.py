@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.core.fair_queue import Band, FairQueue, Waiter
+from tidegate.core.band import Band
+from tidegate.core.fair_queue import FairQueue
+from tidegate.core.line import Waiter
 from tidegate.core.options import GateOptions
 from tidegate.core.pool import Placement, Pool
 from tidegate.core.verdict import FITS, Ceiling, Verdict

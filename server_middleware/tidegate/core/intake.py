@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from tidegate.core.books import Books
 from tidegate.core.decisions import Ask, InvalidAsk, Reason, Refuse, Uniform
-from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.flow import Flow
 from tidegate.core.lengths import LengthModel
+from tidegate.core.line import Waiter
 from tidegate.core.refusals import key_of
 from tidegate.core.retry_calendar import EARLY_S, Slot
 from tidegate.core.verdict import Verdict

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tidegate.core.decisions import Uniform
-from tidegate.core.fair_queue import Flow
+from tidegate.core.flow import Flow
 from tidegate.core.options import CalendarOptions
 
 EARLY_S = 1.0  # this much before its instant a return still counts as on time ...

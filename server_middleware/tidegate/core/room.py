@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from itertools import islice
 
+from tidegate.core.band import Band
 from tidegate.core.decisions import Reason
-from tidegate.core.fair_queue import Band, FairQueue, Flow, Waiter
+from tidegate.core.fair_queue import FairQueue
+from tidegate.core.flow import Flow
+from tidegate.core.line import Waiter
 from tidegate.core.retry_calendar import RetryCalendar
 from tidegate.core.tenants import Tenants
 

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from tidegate.core import ranks
 from tidegate.core.bucket import Quota
 from tidegate.core.decisions import COMPLETED, Ask, Ending, Settlement
-from tidegate.core.fair_queue import Flow, Waiter
+from tidegate.core.flow import Flow
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
+from tidegate.core.line import Waiter
 from tidegate.core.pool import Placement, Pool
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.rates import TOKENS_PER_S, ServiceRate

@@ -5,10 +5,10 @@ Law of this file: it reads and changes nothing.
 
 from __future__ import annotations
 
+from tidegate.core.band import Band
 from tidegate.core.books import Books
 from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 from tidegate.core.dispatch import Dispatcher
-from tidegate.core.fair_queue import Band
 from tidegate.core.instance import Instance
 from tidegate.core.tenants import Tenants
 from tidegate.core.verdict import Verdict

@@ -15,7 +15,7 @@ from tidegate.core.bucket import Quota
 from tidegate.core.options import GateOptions, TenantLimits
 
 if TYPE_CHECKING:
-    from tidegate.core.fair_queue import Flow
+    from tidegate.core.flow import Flow
 
 OVERFLOW = "(overflow)"
 COST_RATE = 0.1  # of the usual cost, per request

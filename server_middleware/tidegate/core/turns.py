@@ -2,7 +2,7 @@
 
 Law of this file: a tenant's bounds (weight, quota, concurrency, seats) are those of the whole key; here
 its turns are divided, and nothing is added to them. All end users weigh the same. The counter is the one of
-`fair_queue`, one level down: weighted tokens at dispatch, settled at the end; who returns from idle is
+`band`, one level down: weighted tokens at dispatch, settled at the end; who returns from idle is
 raised, never lowered, to the least active one. Memory is bounded; when nobody idle can be forgotten, all
 further strangers share one line.
 """
@@ -11,49 +11,30 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from tidegate.core.fair_queue import Waiter
+from tidegate.core.line import COMPACT_ABOVE, Line, Waiter
 
 MOST_LINES = 1024
 SCAN = 16  # oldest lines looked at for one that may be forgotten
-COMPACT_ABOVE = 64  # heap entries that may be out of date before a heap is rebuilt
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class UserLine(Line):
     """One end user's requests in a class."""
 
     counter: float = 0.0  # weighted tokens served
-    waiting: OrderedDict[int, Waiter] = field(default_factory=OrderedDict)  # by seating
     entry: int = 0  # the one valid entry among the turns
-    _heap: list[tuple[float, int, Waiter]] = field(default_factory=list)
-
-    def seat(self, waiter: Waiter) -> None:
-        """One more request of this end user."""
-        self.waiting[waiter.ask.ticket] = waiter
-        heapq.heappush(self._heap, (waiter.order, waiter.sequence, waiter))
-        if len(self._heap) > COMPACT_ABOVE + 2 * len(self.waiting):
-            self._heap = [(w.order, w.sequence, w) for w in self.waiting.values()]
-            heapq.heapify(self._heap)
-
-    def head(self) -> Waiter:
-        """Its next request; there must be one."""
-        while self._heap[0][2].ask.ticket not in self.waiting:
-            heapq.heappop(self._heap)
-        return self._heap[0][2]
 
 
 class Turns:
     """The lines of one tenant in one class."""
 
     def __init__(self, waiters: list[Waiter]) -> None:
-        self._lines: OrderedDict[str | None, Line] = OrderedDict()
-        self._overflow = Line()
-        self._line_of: dict[int, Line] = {}  # by ticket, of those who wait
-        self._order: list[tuple[float, int, Line]] = []
+        self._lines: OrderedDict[str | None, UserLine] = OrderedDict()
+        self._overflow = UserLine()
+        self._line_of: dict[int, UserLine] = {}  # by ticket, of those who wait
+        self._order: list[tuple[float, int, UserLine]] = []
         self._entries = 0
         self._floor = 0.0  # least counter served of late; nobody returns below it
         for waiter in waiters:
@@ -83,12 +64,12 @@ class Turns:
 
     def first(self, most: int) -> list[Waiter]:
         """The heads of the next lines, at most this many."""
-        taken: list[tuple[float, int, Line]] = []
+        taken: list[tuple[float, int, UserLine]] = []
         while len(taken) < most and self._first_line() is not None:
             taken.append(heapq.heappop(self._order))
         for item in taken:
             heapq.heappush(self._order, item)
-        return [line.head() for _, _, line in taken]
+        return [head for _, _, line in taken if (head := line.head()) is not None]
 
     def started(self, end_user: str | None, tokens: float) -> None:
         """Weighted tokens at dispatch."""
@@ -102,7 +83,7 @@ class Turns:
         if line is not None:
             self._charge(line, tokens)
 
-    def heaviest(self, arrival: int) -> Line:
+    def heaviest(self, arrival: int) -> UserLine:
         """The end user with the most requests waiting; of equals the one of this ticket."""
         most = max((*self._lines.values(), self._overflow), key=lambda line: len(line.waiting))
         own = self._line_of.get(arrival)
@@ -113,12 +94,12 @@ class Turns:
         """Whether some end user has more than one seat, so that a lighter one could take it over."""
         return any(len(line.waiting) > 1 for line in (*self._lines.values(), self._overflow))
 
-    def _charge(self, line: Line, tokens: float) -> None:
+    def _charge(self, line: UserLine, tokens: float) -> None:
         line.counter += tokens
         if line.waiting:
             self._schedule(line)
 
-    def _first_line(self) -> Line | None:
+    def _first_line(self) -> UserLine | None:
         while self._order:
             _, entry, line = self._order[0]
             if entry == line.entry and line.waiting:
@@ -126,7 +107,7 @@ class Turns:
             heapq.heappop(self._order)
         return None
 
-    def _schedule(self, line: Line) -> None:
+    def _schedule(self, line: UserLine) -> None:
         self._entries += 1
         line.entry = self._entries
         heapq.heappush(self._order, (line.counter, line.entry, line))
@@ -134,14 +115,14 @@ class Turns:
             self._order = [item for item in self._order if item[1] == item[2].entry and item[2].waiting]
             heapq.heapify(self._order)
 
-    def _line(self, end_user: str | None) -> Line:
+    def _line(self, end_user: str | None) -> UserLine:
         line = self._lines.get(end_user)
         if line is not None:
             self._lines.move_to_end(end_user)
             return line
         if len(self._lines) >= MOST_LINES and not self._forget_one():
             return self._overflow
-        line = self._lines[end_user] = Line()
+        line = self._lines[end_user] = UserLine()
         return line
 
     def _forget_one(self) -> bool:
