@@ -149,6 +149,21 @@ async def test_the_only_living_snapshot_is_found(tmp_path: Path) -> None:
         await probe(directory=tmp_path).read()
 
 
+async def test_a_server_that_is_started_anew_is_found_under_its_new_name(tmp_path: Path) -> None:
+    """The file carries the name of the process that wrote it; the old one may stay, or be gone."""
+    source = probe(directory=tmp_path)
+    for number, lies_on in enumerate((True, False, True)):
+        path = snapshot(tmp_path / f"sglang_loads_{number}.shm", {**BUSY, "num_waiting_reqs": number})
+        if number:
+            with pytest.raises(ProbeError):
+                await source.read()
+        (reading,) = await source.read()
+        assert reading.waiting == number
+        snapshot(path, {**BUSY, "timestamp": NOW_S - 60.0})
+        if not lies_on:
+            path.unlink()
+
+
 async def test_a_snapshot_of_another_user_is_not_found_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

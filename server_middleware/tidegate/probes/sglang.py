@@ -41,8 +41,9 @@ _LOCK_TRIES = 20
 class SglangSnapshotProbe:
     """Reads the shared snapshot; one fused reading, or one for each rank when `per_engine`.
 
-    Without a `path` the only living snapshot in `directory` is taken; files of servers that are gone
-    may lie beside it, and whatever other users of the machine put there is not looked at.
+    Without a `path` the only living snapshot in `directory` is taken, and looked for anew when it is silent;
+    files of servers that are gone may lie beside it, and whatever other users of the machine put there is not
+    looked at.
     """
 
     def __init__(
@@ -70,7 +71,12 @@ class SglangSnapshotProbe:
             ProbeError: no such file, an unknown version, a damaged slot, or an old snapshot.
             InvalidReading: a figure cannot be true.
         """
-        loads = self._loads(self.path) if self.path is not None else self._only_living()
+        try:
+            loads = self._only_living() if self.path is None else self._loads(self.path)
+        except ProbeError:
+            if not self._is_named:
+                self.path = None  # a server that is started anew may write under another name
+            raise
         return readings_from_loads(loads, instance=self.instance, per_engine=self._per_engine)
 
     def _only_living(self) -> Sequence[Mapping[str, Any]]:
