@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from tests.browser.serving import serving
+from tests.browser.serving import PATIENCE_S, serving
 from tests.browser.stub import Stub
 
 FLAGS = [
@@ -24,6 +24,7 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+PATIENCE_MS = 1_000 * PATIENCE_S
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 
 
@@ -32,10 +33,15 @@ async def browser() -> AsyncIterator[Browser]:
     """Headless Chromium."""
     if not Path(CHROMIUM).exists():
         pytest.skip("Chromium is missing: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with tempfile.TemporaryDirectory() as home:
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(
-                executable_path=CHROMIUM, headless=True, args=FLAGS, env={"HOME": home}
+                executable_path=CHROMIUM,
+                headless=True,
+                args=FLAGS,
+                env={"HOME": home},
+                timeout=2 * PATIENCE_MS,
             )
             yield browser
             await browser.close()
@@ -45,7 +51,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     """A person with an empty browser that reads English."""
     context = await browser.new_context(locale="en-GB", viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     await context.close()
 
@@ -56,23 +62,14 @@ async def page(context: BrowserContext) -> Page:
     return await context.new_page()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def stub_url(stub_server: Stub) -> AsyncIterator[str]:
-    """Where the scripted backend listens."""
-    async with serving(stub_server.app) as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def stub_server() -> Stub:
-    """The scripted backend of the session; tests use `stub`, which is clean."""
+@pytest.fixture
+def stub() -> Stub:
+    """A scripted backend of the test's own: what an earlier test still had under way never reaches it."""
     return Stub()
 
 
-@pytest.fixture
-def stub(stub_server: Stub) -> Stub:
-    """The scripted backend with an empty script and no memory."""
-    stub_server.script.clear()
-    stub_server.asked.clear()
-    stub_server.closed_early = 0
-    return stub_server
+@pytest_asyncio.fixture(loop_scope="session")
+async def stub_url(stub: Stub) -> AsyncIterator[str]:
+    """Where it listens."""
+    async with serving(stub.app) as url:
+        yield url

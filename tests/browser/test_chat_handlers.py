@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from examples.chat_ui.handlers import MAX_BODY_BYTES, ChatApi, rate_limited_response
+from tests.browser.serving import PATIENCE_S
 from tidegate_client import AsyncClient, RateLimited, RetryPolicy, Why
 
 POLICY = RetryPolicy(
@@ -254,9 +255,9 @@ async def test_caller_that_leaves_ends_the_call(moment: str) -> None:
         "asgi": {"version": "3.0", "spec_version": "2.3"},
     }
     call = asyncio.create_task(app(scope, receive, send))
-    await asyncio.wait_for(reached.wait(), 5)
+    await asyncio.wait_for(reached.wait(), PATIENCE_S)
     leave.set()
-    await asyncio.wait_for(call, 5)
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(call, PATIENCE_S)
+    await asyncio.wait_for(ended.wait(), PATIENCE_S)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
+from tests.browser.serving import until
 from tests.browser.stub import DONE, Reply, Stub, answer, piece, refusal
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -108,11 +109,7 @@ async def test_stop_ends_the_request_and_keeps_what_was_said(page: Page, stub: S
     await page.click("#stop")
     await expect(page.locator(".remark")).to_contain_text("Stopped")
     await expect(page.locator("#send")).to_be_enabled()
-    for _ in range(100):
-        if stub.closed_early:
-            break
-        await asyncio.sleep(0.02)
-    assert stub.closed_early == 1
+    await until(lambda: stub.closed_early == 1)
     assert len(stub.asked) == 1
 
 
@@ -134,6 +131,7 @@ async def test_chinese_and_back(page: Page, stub: Stub, stub_url: str) -> None:
     stub.script.append(refusal("50"))
     await open_chat(page, stub_url, "你好")
     await page.press("#draft", "Enter")
+    await expect(page.locator("#notice-title")).to_have_text("The server is busy")
     await page.click("#language")
     await expect(page.locator("#notice-title")).to_have_text("服务器繁忙")
     assert await page.evaluate("document.documentElement.lang") == "zh-CN"
@@ -143,20 +141,24 @@ async def test_chinese_and_back(page: Page, stub: Stub, stub_url: str) -> None:
 
 async def test_several_tabs_agree(context: BrowserContext, stub: Stub, stub_url: str) -> None:
     """A refusal in one tab closes Send in an open one and in one opened later; each opens at zero."""
-    early, late = await context.new_page(), await context.new_page()
+    await context.clock.install(time=1_700_000_000)
+    await context.clock.pause_at(1_700_000_100)  # of all tabs: however slow they are, the wait stands still
+    early, other, late = [await context.new_page() for _ in range(3)]
     await open_chat(early, stub_url, "first")
-    other = await context.new_page()
     await open_chat(other, stub_url, "second")
     stub.script.append(refusal("3"))
     await early.press("#draft", "Enter")
-    await expect(early.locator("#send")).to_be_disabled()
-    await expect(other.locator("#send")).to_be_disabled()
+    await expect(early.locator("#clock")).to_have_text("3 s")
+    await expect(other.locator("#clock")).to_have_text("3 s")
     await expect(other.locator("#notice")).to_contain_text("Another tab was told to wait.")
     await expect(other.locator("#auto-label")).to_be_visible()
     await open_chat(late, stub_url, "third")
-    await expect(late.locator("#send")).to_be_disabled()
+    await expect(late.locator("#clock")).to_have_text("3 s")
     for tab in (early, other, late):
-        await expect(tab.locator("#send")).to_be_enabled(timeout=15_000)
+        await expect(tab.locator("#send")).to_be_disabled()
+    await context.clock.run_for(3_100)
+    for tab in (early, other, late):
+        await expect(tab.locator("#send")).to_be_enabled()
     assert stub.questions == ["first"]
 
 
@@ -166,6 +168,7 @@ async def test_second_turn_carries_the_first(page: Page, stub: Stub, stub_url: s
     await open_chat(page, stub_url, "a")
     await page.press("#draft", "Enter")
     await expect(page.locator(".answer")).to_contain_text("One.")
+    await expect(page.locator("#send")).to_be_visible()  # the answer has ended, not only begun
     await page.fill("#draft", "b")
     await page.press("#draft", "Enter")
     await expect(page.locator("#notice-title")).to_have_text("You can send now")

@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from tests.browser.fake_gate import FakeGate, instance, statistics
+from tests.browser.serving import PATIENCE_S
 from tidegate.asgi.types import Message, Scope
 from tidegate.console import ConsoleOptions
 from tidegate.console.app import MAX_VIEWERS
@@ -177,7 +178,7 @@ class Viewer:
 
     async def next(self) -> Message:
         """The next message that was sent."""
-        return await asyncio.wait_for(self.messages.get(), 5)
+        return await asyncio.wait_for(self.messages.get(), PATIENCE_S)
 
     async def event(self) -> dict[str, Any]:
         """The next event's data."""
@@ -199,7 +200,7 @@ async def test_events_begin_with_history_and_go_on_with_points() -> None:
     assert "history" not in second
     assert second["point"]["queued"] == 5
     viewer.left.set()
-    await asyncio.wait_for(viewer.task, 5)
+    await asyncio.wait_for(viewer.task, PATIENCE_S)
 
 
 async def test_close_ends_every_stream() -> None:
@@ -209,7 +210,7 @@ async def test_close_ends_every_stream() -> None:
     for viewer in viewers:
         await viewer.event() if (await viewer.next())["status"] == 200 else pytest.fail("refused")
     gate.console.close()
-    await asyncio.wait_for(asyncio.gather(*(viewer.task for viewer in viewers)), 5)
+    await asyncio.wait_for(asyncio.gather(*(viewer.task for viewer in viewers)), PATIENCE_S)
     assert (await Viewer(gate).next())["status"] == 503
 
 
@@ -221,11 +222,11 @@ async def test_viewers_are_bounded_and_their_seats_come_back() -> None:
         assert (await viewer.next())["status"] == 200
     assert (await Viewer(gate).next())["status"] == 503
     viewers[0].left.set()
-    await asyncio.wait_for(viewers[0].task, 5)
+    await asyncio.wait_for(viewers[0].task, PATIENCE_S)
     late = Viewer(gate)
     assert (await late.next())["status"] == 200
     gate.console.close()
-    await asyncio.wait_for(asyncio.gather(late.task, *(viewer.task for viewer in viewers)), 5)
+    await asyncio.wait_for(asyncio.gather(late.task, *(viewer.task for viewer in viewers)), PATIENCE_S)
 
 
 async def test_cancelled_viewer_leaves_nothing_behind() -> None:
