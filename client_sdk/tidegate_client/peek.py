@@ -1,7 +1,8 @@
 """Read a refusal's body, or the start of a stream, without risking the caller's time or memory.
 
-Law: bounded in bytes and in seconds. The body is read only to learn who refused and why; what does not come
-at once, or is large, is given up and the caller's answer keeps its headers and an empty body.
+Law: bounded in bytes, compressed or not, and in seconds. The body is read only to learn who refused and why;
+what does not come at once, or is large, is given up and the caller's answer keeps its headers and an empty
+body.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from .streams import resumed
 
 BODY_BYTES = 256 * 1024
 READ_S = 2.0
+_DECODED_BYTES = 4 * BODY_BYTES
+_PIECE_BYTES = 256  # decoded one by one: what a few bytes grow to is known before the next ones are looked at
 
 
 def peek(call: Call, response: Any) -> bytes:
@@ -116,10 +119,14 @@ class _Limit:
         self._monotonic = call.setup.timebase.monotonic
         read_s = READ_S if call.left_s is None else max(0.001, min(READ_S, call.left_s))
         self._until = self._monotonic() + read_s
-        # httpcore looks the time-out up when it begins to read the body, so changing it here changes that.
-        self._timeouts: dict[str, Any] = call.request.extensions.get("timeout", {})
-        self._caller_s = self._timeouts.get("read")
-        self._timeouts["read"] = read_s if self._caller_s is None else min(read_s, self._caller_s)
+        # httpcore looks the time-outs up when it begins to read the body, so changing them here changes that.
+        # The caller may share them among requests: they are replaced, not changed.
+        self._extensions: dict[str, Any] = call.request.extensions
+        self._callers = self._extensions.get("timeout")
+        callers = self._callers or {}
+        caller_s = callers.get("read")
+        read_s = read_s if caller_s is None else min(read_s, caller_s)
+        self._extensions["timeout"] = {**callers, "read": read_s}
 
     def reached(self, chunk: bytes) -> bool:
         self.raw.append(chunk)
@@ -130,14 +137,34 @@ class _Limit:
         return beyond
 
     def restore(self) -> None:
-        self._timeouts["read"] = self._caller_s
+        if self._callers is None:
+            del self._extensions["timeout"]
+        else:
+            self._extensions["timeout"] = self._callers
 
 
 def _keep(response: Any, library: Library, limit: _Limit) -> bytes:
+    """Leave what was read in `response`, as if its caller had read it; returns it decoded."""
     raw = b"".join(limit.raw)
     response.stream = library.byte_stream(raw)
+    response._content = content = _decoded(response, library, raw)  # noqa: SLF001  as the library keeps it
+    return content
+
+
+def _decoded(response: Any, library: Library, raw: bytes) -> bytes:
+    """`raw` without its content coding; empty when that fails or grows beyond bounds, as a coding within a
+    coding can with any byte.
+    """
+    if "," in response.headers.get("content-encoding", ""):
+        return b""
+    pieces = (raw[at : at + _PIECE_BYTES] for at in range(0, len(raw), _PIECE_BYTES))
+    copy = library.response(response.status_code, headers=response.headers, content=pieces)
+    content = bytearray()
     try:
-        content: bytes = library.response(response.status_code, headers=response.headers, content=raw).content
+        for piece in copy.iter_bytes():
+            content += piece
+            if len(content) > _DECODED_BYTES:
+                return b""
     except library.decoding_errors:
         return b""
-    return content
+    return bytes(content)

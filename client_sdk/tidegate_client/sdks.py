@@ -76,7 +76,8 @@ def retrying(
 ) -> ClientT:
     """Make an existing httpx or httpx2 client wait and retry, in place; returns it.
 
-    For clients that some library has built: every transport of it is wrapped, proxies included.
+    For clients that some library has built: every transport of it is wrapped, proxies included. One that
+    waits already only takes over what is given here.
 
     Raises:
         TypeError: for something that is neither.

@@ -31,6 +31,20 @@ def set_up(
     on_wait: OnWait | None,
     board: Board | None,
     timebase: Timebase | None,
+    former: Setup | None = None,
 ) -> Setup:
-    """A Setup with the defaults filled in."""
-    return Setup(library, policy or RetryPolicy(), timebase or REAL_TIME, board or SHARED, on_wait)
+    """A Setup that takes what is not given from the `former` one, or else the defaults.
+
+    Raises:
+        TypeError: `policy` is no RetryPolicy.
+    """
+    if policy is not None and not isinstance(policy, RetryPolicy):
+        raise TypeError(f"policy is {policy!r}: give a RetryPolicy, such as RetryPolicy(max_attempts=3).")
+    base = former or Setup(library, RetryPolicy(), REAL_TIME, SHARED, None)
+    return Setup(
+        library,
+        policy or base.policy,
+        timebase or base.timebase,
+        board or base.board,
+        on_wait or base.on_wait,
+    )

@@ -52,7 +52,8 @@ class SyncRetrying(Generic[RequestT, ResponseT]):
 
     Args:
         transport: the transport to wrap; the library's `HTTPTransport()` by default. With a transport given,
-            the library's client ignores the proxies of the environment: use `Client()` to keep them.
+            the library's client ignores the proxies of the environment: use `Client()` to keep them. One that
+            retries already is replaced: what is not given here is as it was there.
         policy: what the caller is willing to do; `RetryPolicy()` by default.
         on_wait: called with a WaitEvent when a call starts to wait.
         board: what is known of the servers; the one of the process by default.
@@ -71,8 +72,14 @@ class SyncRetrying(Generic[RequestT, ResponseT]):
         board: Board | None = None,
         timebase: Timebase | None = None,
     ) -> None:
-        self._inner: Any = transport or self._default()
-        self._driver = SyncDriver(set_up(self._library, policy, on_wait, board, timebase), self._inner)
+        inner: Any = transport or self._default()
+        former = None
+        if isinstance(inner, SyncRetrying):
+            # Two layers would multiply their attempts.
+            inner, former = inner._inner, inner._setup  # noqa: SLF001
+        self._inner: Any = inner
+        self._setup = set_up(self._library, policy, on_wait, board, timebase, former)
+        self._driver = SyncDriver(self._setup, inner)
 
     def handle_request(self, request: RequestT) -> ResponseT:
         """Send `request` until its outcome can be delivered.
@@ -107,7 +114,7 @@ class AsyncRetrying(Generic[RequestT, ResponseT]):
     Args:
         transport: the transport to wrap; the library's `AsyncHTTPTransport()` by default. With a transport
             given, the library's client ignores the proxies of the environment: use `AsyncClient()` to keep
-            them.
+            them. One that retries already is replaced: what is not given here is as it was there.
         policy: what the caller is willing to do; `RetryPolicy()` by default.
         on_wait: called with a WaitEvent when a call starts to wait.
         board: what is known of the servers; the one of the process by default.
@@ -126,8 +133,14 @@ class AsyncRetrying(Generic[RequestT, ResponseT]):
         board: Board | None = None,
         timebase: Timebase | None = None,
     ) -> None:
-        self._inner: Any = transport or self._default()
-        self._driver = AsyncDriver(set_up(self._library, policy, on_wait, board, timebase), self._inner)
+        inner: Any = transport or self._default()
+        former = None
+        if isinstance(inner, AsyncRetrying):
+            # Two layers would multiply their attempts.
+            inner, former = inner._inner, inner._setup  # noqa: SLF001
+        self._inner: Any = inner
+        self._setup = set_up(self._library, policy, on_wait, board, timebase, former)
+        self._driver = AsyncDriver(self._setup, inner)
 
     def handle_async_request(self, request: RequestT) -> Coroutine[Any, Any, ResponseT]:
         """Send `request` until its outcome can be delivered, when awaited.

@@ -15,6 +15,7 @@ import tidegate_client
 import tidegate_client.httpx2
 from tests.client.real_server import ScriptApp, busy
 from tidegate_client import RetryPolicy
+from tidegate_client.sdks import retrying
 
 FACTORIES = [
     pytest.param(httpx, tidegate_client.Client, tidegate_client.RetryTransport, id="httpx"),
@@ -137,3 +138,26 @@ async def test_entering_and_closing_reach_the_wrapped_transport(
         kind(transport=transport(Inner())).close()
 
     assert told == ["enter", "exit", "close"]
+
+
+@for_each
+def test_a_client_fitted_again_retries_once(library: Any, factory: Any, transport: Any) -> None:
+    """Whoever is given a client that waits already adds no second layer, and changes only what is said."""
+    policy, heard = RetryPolicy(max_attempts=3), list[Any]()
+    client = factory(policy=policy)
+    for _ in range(3):
+        assert retrying(client) is client
+    retrying(client, on_wait=heard.append)
+    fitted = client._transport
+
+    assert type(fitted) is transport
+    assert type(fitted._inner).__name__ in ("HTTPTransport", "AsyncHTTPTransport")
+    assert (fitted._setup.policy, fitted._setup.on_wait) == (policy, heard.append)
+    assert retrying(client, policy=RetryPolicy())._transport._setup.policy == RetryPolicy()
+
+
+@for_each
+def test_a_policy_of_another_kind_is_refused_at_once(library: Any, factory: Any, transport: Any) -> None:
+    """Not at the first call."""
+    with pytest.raises(TypeError, match="give a RetryPolicy"):
+        factory(policy={"max_attempts": 3})
