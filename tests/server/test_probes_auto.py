@@ -56,6 +56,22 @@ def test_several_urls_are_several_probes(tmp_path: Path) -> None:
     assert "SGLang" in why
 
 
+@pytest.mark.parametrize("source", ["auto", "sglang"])
+def test_engines_behind_one_host_are_instances_of_their_own(tmp_path: Path, source: str) -> None:
+    """A gateway shows each under a path; taken for one, whichever page came last would count."""
+    urls = (
+        "http://gw/0/metrics,http://gw/1/metrics,http://gw/1/metrics?key=a,http://gw/1/metrics?key=b,http://b"
+    )
+    probe, _ = find(tmp_path, {"urls": urls, "source": source})
+
+    assert isinstance(probe, ProbeGroup)
+    names = [part.instance for part in probe.parts]  # type: ignore[attr-defined]
+    assert names[:2] == ["gw/0/metrics", "gw/1/metrics"]
+    assert names[-1] == "b"
+    assert len(set(names)) == len(names)
+    assert not any("key" in name for name in names)
+
+
 async def test_an_engine_in_this_process_is_found(tmp_path: Path) -> None:
     """vLLM's API server: no HTTP, and the sentence names the engine."""
     probe, why = find(tmp_path, registry=engine())

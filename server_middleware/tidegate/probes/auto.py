@@ -11,8 +11,9 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -142,8 +143,9 @@ def _prometheus(options: ProbeOptions) -> Found:
             names=options.names,
             per_engine=options.per_engine,
             read_models=options.read_models,
+            instance=name,
         )
-        for url in options.urls
+        for url, name in _named(options.urls)
     ]
     what = "Prometheus text at " + ", ".join(probe.url for probe in probes)
     return _one_or_group(probes), f"{what}; engine: {_engine(options)}"
@@ -177,9 +179,25 @@ def _sglang(options: ProbeOptions, directory: Path | None) -> Found:
         return probe, f"SGLang's load snapshot in shared memory, {options.path or 'the only one alive'}"
     tls = options.tls_context()
     probes = [
-        SglangLoadsProbe(url, http=_http(options, tls), per_engine=options.per_engine) for url in options.urls
+        SglangLoadsProbe(url, http=_http(options, tls), per_engine=options.per_engine, instance=name)
+        for url, name in _named(options.urls)
     ]
     return _one_or_group(probes), "SGLang's " + ", ".join(probe.url for probe in probes)
+
+
+def _named(urls: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each with the name of its instance, `None` where its host says enough: a gateway may show several."""
+    hosts = [urlsplit(url).netloc for url in urls]
+    given: set[str] = set()
+    for url, host in zip(urls, hosts, strict=True):
+        if hosts.count(host) == 1:
+            yield url, None
+            continue
+        name = place = host + urlsplit(url).path.rstrip("/")
+        while name in given:  # they differ in the query, which may hold a secret
+            name = f"{place}({len(given) + 1})"
+        given.add(name)
+        yield url, name
 
 
 def _shared_memory(options: ProbeOptions) -> Found:
