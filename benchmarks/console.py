@@ -28,7 +28,7 @@ import uvicorn
 from tidegate import AdmissionMiddleware, Reading, Settings
 from tidegate.asgi.types import Message, Receive, Scope, Send
 from tidegate.console import Console, ConsoleOptions
-from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
+from tidegate.core.statistics import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 
 CONNECTIONS = 32
 ANSWER = (

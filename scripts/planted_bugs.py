@@ -149,7 +149,7 @@ BUGS = (
     ),
     Bug(
         "booking-claims-nothing",
-        "bucket.py",
+        "quota.py",
         "            self._claim(booking, 1)\n",
         "            self.booked += 1\n",
     ),

@@ -8,12 +8,7 @@ from typing import Any
 
 from tidegate.asgi.types import Receive, Scope, Send
 from tidegate.console import Console, ConsoleOptions
-from tidegate.core.decisions import (
-    ClassStatistics,
-    InstanceStatistics,
-    Statistics,
-    TenantStatistics,
-)
+from tidegate.core.statistics import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 
 CAPACITY_TOKENS = 16_384
 

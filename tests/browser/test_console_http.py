@@ -16,7 +16,7 @@ from tidegate.asgi.types import Message, Scope
 from tidegate.console import ConsoleOptions
 from tidegate.console.app import MAX_VIEWERS
 from tidegate.console.snapshot import HISTORY_POINTS, MAX_TENANTS, History, describe
-from tidegate.core.decisions import TenantStatistics
+from tidegate.core.statistics import TenantStatistics
 
 TOKEN = "correct horse battery staple"
 WITH_TOKEN = ConsoleOptions(admin_token=SecretStr(TOKEN))

@@ -13,7 +13,7 @@ from tests.browser.fake_gate import FakeGate, instance, statistics
 from tests.browser.serving import serving
 from tidegate import processes
 from tidegate.console import ConsoleOptions
-from tidegate.core.decisions import ClassStatistics, TenantStatistics
+from tidegate.core.statistics import ClassStatistics, TenantStatistics
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from tidegate.core.bucket import Quota, Shortfall, TokenBucket
+from tidegate.core.bucket import TokenBucket
 from tidegate.core.options import TenantLimits
+from tidegate.core.quota import Quota, Shortfall
 
 T0 = 50.0
 

@@ -10,12 +10,7 @@ from tidegate.core.dispatch import BETWEEN_PROMOTIONS
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Ledger
 from tidegate.core.occupancy import Demand
-from tidegate.core.options import (
-    ClassOptions,
-    GateOptions,
-    KvOptions,
-    SignalOptions,
-)
+from tidegate.core.options import ClassOptions, GateOptions, KvOptions, SignalOptions
 from tidegate.core.prompt_counter import PromptCounter
 from tidegate.core.prompts import MOST, PromptSizes
 from tidegate.core.reading import Reading

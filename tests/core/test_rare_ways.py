@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.core.driver import Driver, half, wide
-from tidegate.core.bucket import Quota
 from tidegate.core.decisions import Admit, Ask, InvalidAsk, Reason, Refuse
 from tidegate.core.flow import Flow
 from tidegate.core.gate import Gate
@@ -22,6 +21,7 @@ from tidegate.core.options import (
     QueueOptions,
     TenantLimits,
 )
+from tidegate.core.quota import Quota
 from tidegate.core.reading import Reading, vouched_reading
 from tidegate.core.retry_calendar import EARLY_S, RetryCalendar
 from tidegate.core.tenants import Tenants

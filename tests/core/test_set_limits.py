@@ -11,9 +11,10 @@ from hypothesis.stateful import rule
 
 from tests.core.driver import Driver, wide
 from tests.core.test_gate_properties import TENANTS, GateMachine
-from tidegate.core.bucket import Quota
 from tidegate.core.decisions import Reason
-from tidegate.core.options import InvalidOption, TenantLimits
+from tidegate.core.option_checks import InvalidOption
+from tidegate.core.options import TenantLimits
+from tidegate.core.quota import Quota
 
 
 def set_limits(driver: Driver, *, others: TenantLimits | None = None, **tenants: TenantLimits) -> list[int]:

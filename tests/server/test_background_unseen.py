@@ -21,7 +21,7 @@ from tidegate import Reading, Settings
 from tidegate.asgi.runtime import Parts, Runtime
 from tidegate.asgi.types import App, Receive, Scope, Send
 from tidegate.asgi.unseen import QUIET_S, READINGS, Surplus
-from tidegate.core.decisions import InstanceStatistics
+from tidegate.core.statistics import InstanceStatistics
 from tidegate.telemetry.events import EventKind
 from tidegate.telemetry.prometheus import PrometheusHook
 from tidegate.testing import EngineOptions, EngineSimulator, FakeClock

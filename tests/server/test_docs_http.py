@@ -15,8 +15,8 @@ from tidegate.asgi.classify import Dialect, GuardOptions, Route, RouteTable
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.keepalive import KeptStream
 from tidegate.asgi.replies import Replier, ReplyOptions, refusal_status
-from tidegate.core.bucket import Left
 from tidegate.core.decisions import Reason, Refuse
+from tidegate.core.quota import Left
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 

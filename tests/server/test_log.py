@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.server.bed import Level, bed
-from tidegate.core.decisions import Statistics
+from tidegate.core.statistics import Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 from tidegate.telemetry.log import FAULT_INTERVAL_S, MOST_FAULTS, LogHook
 from tidegate.testing import FakeClock

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics
+from tidegate.core.statistics import ClassStatistics, InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hooks
 from tidegate.telemetry.log import SUMMARY_INTERVAL_S, LogHook
 from tidegate.telemetry.prometheus import (

@@ -20,7 +20,8 @@ from tidegate.asgi.classify import segments
 from tidegate.asgi.readers import token_count
 from tidegate.asgi.types import Message, Scope, Send
 from tidegate.asgi.unseen import Surplus
-from tidegate.core.decisions import Ending, InstanceStatistics
+from tidegate.core.decisions import Ending
+from tidegate.core.statistics import InstanceStatistics
 
 BOUND_S = 900.0  # nobody has asked for the response for so long that it must have ended
 MAX_HELD = 10_000

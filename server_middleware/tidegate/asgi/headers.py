@@ -18,8 +18,8 @@ from functools import lru_cache
 import http_sf
 
 from tidegate.asgi.types import HeaderList, Headers, first_header, list_header
-from tidegate.core.bucket import Left
 from tidegate.core.decisions import Reason, Refuse
+from tidegate.core.quota import Left
 
 _LARGEST_INTEGER = 999_999_999_999_999  # of a structured field
 _ROUNDING = 5e-7  # float error above a whole figure does not make it the next one

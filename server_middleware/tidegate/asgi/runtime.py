@@ -33,8 +33,9 @@ from tidegate.asgi.types import App, HeaderList, Headers, Scope
 from tidegate.asgi.waiting import WaitingRoom
 from tidegate.console import Console, access
 from tidegate.console.control import Control
-from tidegate.core.decisions import Statistics, Uniform
+from tidegate.core.decisions import Uniform
 from tidegate.core.reading import Reading
+from tidegate.core.statistics import Statistics
 from tidegate.orders import Orders
 from tidegate.probes import Probe, as_probe
 from tidegate.probes.auto import find_probe

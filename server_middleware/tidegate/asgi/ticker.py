@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.door import Door
-from tidegate.core.decisions import InstanceStatistics, Statistics
 from tidegate.core.instance import HIGH_BEFORE_KNOWN
+from tidegate.core.statistics import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
 
 TICK_S = 1.0

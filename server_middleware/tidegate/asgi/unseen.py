@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidegate.core.decisions import InstanceStatistics
+from tidegate.core.statistics import InstanceStatistics
 
 READINGS = 5
 QUIET_S = 10.0  # from the first of them to the last, at least

@@ -15,20 +15,11 @@ from typing import Any
 from tidegate.asgi import unbooked
 from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.waiters import Alarm, Answer, Waiters
-from tidegate.core.decisions import (
-    Admit,
-    Ask,
-    Ending,
-    Queued,
-    Refuse,
-    Settlement,
-    Statistics,
-    Step,
-    Uniform,
-)
+from tidegate.core.decisions import Admit, Ask, Ending, Queued, Refuse, Settlement, Step, Uniform
 from tidegate.core.gate import Gate
 from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
+from tidegate.core.statistics import Statistics
 
 Clock = Callable[[], float]
 

@@ -23,7 +23,7 @@ from tidegate.asgi.types import HeaderList, Message, Receive, Scope, Send
 from tidegate.console.access import Access, access_of
 from tidegate.console.options import ConsoleOptions
 from tidegate.console.snapshot import History, describe
-from tidegate.core.decisions import Statistics
+from tidegate.core.statistics import Statistics
 
 MAX_VIEWERS = 16
 KEEP_ALIVE_S = 15.0

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidegate.core.decisions import InstanceStatistics, Statistics, TenantStatistics
+from tidegate.core.statistics import InstanceStatistics, Statistics, TenantStatistics
 
 SCHEMA = 1
 HISTORY_POINTS = 300  # five minutes at one point a second

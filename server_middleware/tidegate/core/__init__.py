@@ -14,7 +14,8 @@ The life of a request
 
 Where things are decided
     Who is refused at the door, in order of cost                          intake.py
-    Who goes first: classes, tenants in turn, sessions, returns           fair_queue.py
+    Who goes first: classes, then the tenants of one, in turn             fair_queue.py, band.py
+    ... and the requests of one tenant: end users, sessions, returns      flow.py, turns.py, line.py
     Who starts next: promotion of starved classes, passing                dispatch.py
     Whether it fits: every bound of one engine, asked in one place        instance.py, verdict.py
     What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
@@ -26,7 +27,7 @@ Where things are decided
     What the engine's token counter corrects: undercounted streams        growth.py
     What a reading is worth: fresh, stale, blind, frozen, stalled, asleep signal.py
     How much may run without readings                                     blind.py
-    When a refused caller may come back                                   retry_calendar.py, bucket.py
+    When a refused caller may come back                                   retry_calendar.py, quota.py
     How fast slots come free                                              rates.py
     What a request has used in the end, and what that teaches             running.py, usage.py
     Who gives way in a full room                                          room.py

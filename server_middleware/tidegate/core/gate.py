@@ -13,24 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidegate.core.books import Books
-from tidegate.core.bucket import Left
 from tidegate.core.cycle import Cycle, Effects
-from tidegate.core.decisions import (
-    Ask,
-    Ending,
-    InvalidAsk,
-    Reason,
-    Refuse,
-    Settlement,
-    Statistics,
-    Step,
-    Uniform,
-)
+from tidegate.core.decisions import Ask, Ending, InvalidAsk, Reason, Refuse, Settlement, Step, Uniform
 from tidegate.core.intake import Intake
 from tidegate.core.options import GateOptions, TenantLimits
+from tidegate.core.quota import Left
 from tidegate.core.reading import Reading
 from tidegate.core.refusals import key_of
 from tidegate.core.snapshot import statistics
+from tidegate.core.statistics import Statistics
 
 _ABANDONED = Settlement(ending=Ending.ABANDONED)
 

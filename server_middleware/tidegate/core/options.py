@@ -1,7 +1,7 @@
 """The core's options: frozen, checked at construction, each default with its reason.
 
-Law of this file: an options object that exists is consistent. An error names the field, the value
-and the way out. No option is read from the environment here; `tidegate.settings` does that.
+Law of this file: an options object that exists is consistent. No option is read from the environment here;
+`tidegate.settings` does that.
 """
 
 from __future__ import annotations
@@ -10,28 +10,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tidegate.core.option_checks import fraction, positive, require
+
 OnBlind = Literal["local", "open", "closed"]
-
-
-class InvalidOption(ValueError):
-    """An option's value cannot work; the message names the field, the value and the way out."""
-
-
-def _require(condition: bool, name: str, value: object, way_out: str) -> None:
-    if not condition:
-        raise InvalidOption(f"{name} is {value!r}: {way_out}")
-
-
-def _positive(name: str, value: float, *, zero: bool = False) -> None:
-    fine = math.isfinite(value) and (value > 0 or (zero and value == 0))
-    _require(fine, name, value, f"set a finite number {'of at least' if zero else 'above'} 0.")
-
-
-def _fraction(name: str, value: float) -> None:
-    hint = f" Did you mean {value / 100:g}?" if 1 < value <= 100 else ""
-    _require(
-        math.isfinite(value) and 0 < value <= 1, name, value, f"set a fraction above 0 and up to 1.{hint}"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +24,7 @@ class KvOptions:
     """
 
     high_watermark: float | None = None
-    low_watermark: float | None = None  # re-open below it; unset: 0.02 under the high one
+    low_watermark: float | None = None  # re-open below it; unset: 0.015 under the high one
     capacity_tokens: int | None = None  # unset: read from the engine, else learnt
     block_tokens: int = 16
     margin: float = 0.05  # start of the adaptive safety margin
@@ -54,18 +35,15 @@ class KvOptions:
     bytes_per_token: float = 3.0  # prior for prompts, learnt per tenant from reported usage
     default_output_tokens: int = 256  # prior for answers that declare no maximum
     max_model_tokens: int | None = None  # the context limit; unset: as the engine states
-    target_inter_token_s: float | None = (
-        None  # concurrency shrinks while tokens come slower; unset: no target
-    )
+    target_inter_token_s: float | None = None  # concurrency shrinks while tokens come slower
 
     def __post_init__(self) -> None:
         high = self.high_watermark
-        if high is not None:
-            _fraction("kv.high_watermark", high)
+        fraction("kv.high_watermark", high)
+        fraction("kv.low_watermark", self.low_watermark)
         if self.low_watermark is not None:
-            _fraction("kv.low_watermark", self.low_watermark)
             ceiling = 0.95 if high is None else high
-            _require(
+            require(
                 self.low_watermark <= ceiling,
                 "kv.low_watermark",
                 self.low_watermark,
@@ -77,14 +55,12 @@ class KvOptions:
             "max_prefill_tokens",
             "max_model_tokens",
             "target_inter_token_s",
+            "block_tokens",
+            "bytes_per_token",
+            "default_output_tokens",
         ):
-            value = getattr(self, name)
-            if value is not None:
-                _positive(f"kv.{name}", value)
-        _positive("kv.block_tokens", self.block_tokens)
-        _positive("kv.bytes_per_token", self.bytes_per_token)
-        _positive("kv.default_output_tokens", self.default_output_tokens)
-        _require(
+            positive(f"kv.{name}", getattr(self, name))
+        require(
             0 <= self.margin_min <= self.margin <= self.margin_max < 1,
             "kv.margin",
             self.margin,
@@ -103,11 +79,11 @@ class QueueOptions:
     max_pass_s: float = 2.0  # ... and for how long
 
     def __post_init__(self) -> None:
-        _positive("queue.max_requests", self.max_requests)
-        _positive("queue.max_bytes", self.max_bytes)
-        _positive("queue.max_waiting_in_engine", self.max_waiting_in_engine, zero=True)
-        _positive("queue.max_passes", self.max_passes, zero=True)
-        _positive("queue.max_pass_s", self.max_pass_s, zero=True)
+        positive("queue.max_requests", self.max_requests)
+        positive("queue.max_bytes", self.max_bytes)
+        positive("queue.max_waiting_in_engine", self.max_waiting_in_engine, zero=True)
+        positive("queue.max_passes", self.max_passes, zero=True)
+        positive("queue.max_pass_s", self.max_pass_s, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +98,15 @@ class ClassOptions:
     starvation_s: float | None = None  # promoted after this long; unset: two thirds of max_wait_s
 
     def __post_init__(self) -> None:
-        _require(bool(self.name), "classes[].name", self.name, "give the class a name.")
+        require(bool(self.name), "classes[].name", self.name, "give the class a name.")
         where = f"classes[{self.name}]"
-        _fraction(f"{where}.kv_ceiling", self.kv_ceiling)
-        _positive(f"{where}.max_wait_s", self.max_wait_s)
-        _positive(f"{where}.max_queued", self.max_queued)
-        _positive(f"{where}.weight", self.weight)
+        fraction(f"{where}.kv_ceiling", self.kv_ceiling)
+        positive(f"{where}.max_wait_s", self.max_wait_s)
+        positive(f"{where}.max_queued", self.max_queued)
+        positive(f"{where}.weight", self.weight)
+        positive(f"{where}.starvation_s", self.starvation_s)
         if self.starvation_s is not None:
-            _positive(f"{where}.starvation_s", self.starvation_s)
-            _require(
+            require(
                 self.starvation_s < self.max_wait_s,
                 f"{where}.starvation_s",
                 self.starvation_s,
@@ -170,8 +146,8 @@ class TenantLimits:
         return self.requests_per_s, self.request_burst, self.tokens_per_s, self.token_burst
 
     def __post_init__(self) -> None:
-        _require(bool(self.priority_class), "tenants[].priority_class", self.priority_class, "name a class.")
-        _positive("tenants[].weight", self.weight)
+        require(bool(self.priority_class), "tenants[].priority_class", self.priority_class, "name a class.")
+        positive("tenants[].weight", self.weight)
         for name in (
             "requests_per_s",
             "request_burst",
@@ -180,18 +156,16 @@ class TenantLimits:
             "max_concurrency",
             "max_queued",
         ):
-            value = getattr(self, name)
-            if value is not None:
-                _positive(f"tenants[].{name}", value)
+            positive(f"tenants[].{name}", getattr(self, name))
         for rate, burst in (("requests_per_s", "request_burst"), ("tokens_per_s", "token_burst")):
-            _require(
+            require(
                 getattr(self, burst) is None or getattr(self, rate) is not None,
                 f"tenants[].{burst}",
                 getattr(self, burst),
                 f"a burst needs its rate: set {rate} too.",
             )
         if self.request_burst is not None:
-            _require(
+            require(
                 self.request_burst >= 1,
                 "tenants[].request_burst",
                 self.request_burst,
@@ -208,12 +182,12 @@ class BackoffOptions:
     cap_s: float = 0.5
 
     def __post_init__(self) -> None:
-        _positive("backoff.base_s", self.base_s)
-        _require(
+        positive("backoff.base_s", self.base_s)
+        require(
             math.isfinite(self.factor) and self.factor >= 1, "backoff.factor", self.factor, "set at least 1."
         )
-        _positive("backoff.cap_s", self.cap_s)
-        _require(
+        positive("backoff.cap_s", self.cap_s)
+        require(
             self.cap_s >= self.base_s,
             "backoff.cap_s",
             self.cap_s,
@@ -229,13 +203,13 @@ class CalendarOptions:
     max_booked_per_tenant: int = 10_000
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             math.isfinite(self.max_retry_after_s) and self.max_retry_after_s >= 1,
             "reply.max_retry_after_s",
             self.max_retry_after_s,
             "set at least 1 second.",
         )
-        _positive("calendar.max_booked_per_tenant", self.max_booked_per_tenant)
+        positive("calendar.max_booked_per_tenant", self.max_booked_per_tenant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,16 +222,16 @@ class SignalOptions:
     blind_concurrency: int = 32  # start of the local bound while blind with no known capacity
 
     def __post_init__(self) -> None:
-        _positive("probe.stale_after_s", self.stale_after_s)
-        _positive("probe.blind_after_s", self.blind_after_s)
-        _require(
+        positive("probe.stale_after_s", self.stale_after_s)
+        positive("probe.blind_after_s", self.blind_after_s)
+        require(
             self.blind_after_s >= self.stale_after_s,
             "probe.blind_after_s",
             self.blind_after_s,
             f"it must not lie below stale_after_s ({self.stale_after_s}).",
         )
-        _positive("probe.blind_concurrency", self.blind_concurrency)
-        _require(
+        positive("probe.blind_concurrency", self.blind_concurrency)
+        require(
             self.on_blind in ("local", "open", "closed"),
             "probe.on_blind",
             self.on_blind,
@@ -281,14 +255,14 @@ class GateOptions:
     is_shared: bool = False  # gates of other processes send to the same engines
 
     def __post_init__(self) -> None:
-        _require(bool(self.classes), "classes", self.classes, "name at least one class.")
+        require(bool(self.classes), "classes", self.classes, "name at least one class.")
         names = [option.name for option in self.classes]
-        _require(len(set(names)) == len(names), "classes", names, "class names must differ.")
+        require(len(set(names)) == len(names), "classes", names, "class names must differ.")
         for tenant, limits in [*self.tenants.items(), ("default_tenant", self.default_tenant)]:
-            _require(
+            require(
                 limits.priority_class in names,
                 f"tenants[{tenant}].priority_class",
                 limits.priority_class,
                 f"choose one of {', '.join(names)}.",
             )
-        _positive("max_tenants", self.max_tenants)
+        positive("max_tenants", self.max_tenants)

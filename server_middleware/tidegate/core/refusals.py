@@ -10,11 +10,11 @@ import math
 from collections.abc import Sized
 
 from tidegate.core.band import Band
-from tidegate.core.bucket import Shortfall
 from tidegate.core.decisions import Ask, Reason, Refuse, Scope, Uniform
 from tidegate.core.fair_queue import FairQueue
 from tidegate.core.flow import Flow
 from tidegate.core.line import Waiter
+from tidegate.core.quota import Shortfall
 from tidegate.core.rates import ServiceRate
 from tidegate.core.retry_calendar import Key, RetryCalendar
 from tidegate.core.tenants import Tenants

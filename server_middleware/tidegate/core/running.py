@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 from tidegate.core import ranks
-from tidegate.core.bucket import Quota
 from tidegate.core.decisions import COMPLETED, Ask, Ending, Settlement
 from tidegate.core.flow import Flow
 from tidegate.core.instance import Instance
@@ -21,6 +20,7 @@ from tidegate.core.lengths import LengthModel
 from tidegate.core.line import Waiter
 from tidegate.core.pool import Placement, Pool
 from tidegate.core.prompts import PromptSizes
+from tidegate.core.quota import Quota
 from tidegate.core.rates import TOKENS_PER_S, ServiceRate
 from tidegate.core.reading import Reading
 from tidegate.core.refusals import key_of

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tidegate.core.band import Band
 from tidegate.core.books import Books
-from tidegate.core.decisions import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 from tidegate.core.dispatch import Dispatcher
 from tidegate.core.instance import Instance
+from tidegate.core.statistics import ClassStatistics, InstanceStatistics, Statistics, TenantStatistics
 from tidegate.core.tenants import Tenants
 from tidegate.core.verdict import Verdict
 

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidegate.core.bucket import Quota
 from tidegate.core.options import GateOptions, TenantLimits
+from tidegate.core.quota import Quota
 
 if TYPE_CHECKING:
     from tidegate.core.flow import Flow

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.core.decisions import Statistics
+from tidegate.core.statistics import Statistics
 
 logger = logging.getLogger("tidegate")
 

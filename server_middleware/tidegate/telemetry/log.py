@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from tidegate.core.decisions import InstanceStatistics, Statistics
+from tidegate.core.statistics import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 from tidegate.telemetry.rows import ROW_OF, Row, Rows
 from tidegate.telemetry.summary import RefusalSummary, state

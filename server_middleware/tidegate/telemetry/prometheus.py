@@ -12,7 +12,7 @@ from typing import Literal
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from tidegate.core.decisions import InstanceStatistics, Statistics
+from tidegate.core.statistics import InstanceStatistics, Statistics
 from tidegate.telemetry.batches import UNKNOWN_CLASS, BatchHistogram, BeforeScrape, Sums
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 from tidegate.telemetry.rows import ROW_OF

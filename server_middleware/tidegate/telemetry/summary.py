@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tidegate.core.decisions import InstanceStatistics, Statistics
+from tidegate.core.statistics import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent
 from tidegate.telemetry.rows import Row
 
