@@ -29,6 +29,7 @@ Where things are decided
     How much may run without readings                                     blind.py
     When a refused caller may come back                                   retry_calendar.py, quota.py
     How fast slots come free                                              rates.py
+    How far an answer has come that runs                                  progress.py
     What a request has used in the end, and what that teaches             running.py, usage.py
     Who gives way in a full room                                          room.py
     The order of it all within one step                                   cycle.py

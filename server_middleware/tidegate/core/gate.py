@@ -19,7 +19,7 @@ from tidegate.core.intake import Intake
 from tidegate.core.options import GateOptions, TenantLimits
 from tidegate.core.quota import Left
 from tidegate.core.reading import Reading
-from tidegate.core.refusals import key_of
+from tidegate.core.retry_calendar import key_of
 from tidegate.core.snapshot import statistics
 from tidegate.core.statistics import Statistics
 

@@ -11,8 +11,7 @@ from tidegate.core.decisions import Ask, InvalidAsk, Reason, Refuse, Uniform
 from tidegate.core.flow import Flow
 from tidegate.core.lengths import LengthModel
 from tidegate.core.line import Waiter
-from tidegate.core.refusals import key_of
-from tidegate.core.retry_calendar import EARLY_S, Slot
+from tidegate.core.retry_calendar import EARLY_S, Slot, key_of
 from tidegate.core.verdict import Verdict
 
 SESSION_HEAD_START_S = 5.0  # a conversation under way counts as if it had come this much earlier

@@ -16,23 +16,12 @@ from tidegate.core.flow import Flow
 from tidegate.core.line import Waiter
 from tidegate.core.quota import Shortfall
 from tidegate.core.rates import ServiceRate
-from tidegate.core.retry_calendar import Key, RetryCalendar
+from tidegate.core.retry_calendar import RetryCalendar, key_of
 from tidegate.core.tenants import Tenants
 
 ASLEEP_RETRY_S = 10.0
 BLIND_RETRY_S = 5.0
-END_USER = "\x00"  # between a tenant's name and its end user: no name holds it
 _MODEL_REASONS = {Reason.ASLEEP: ASLEEP_RETRY_S, Reason.KV_BLIND: BLIND_RETRY_S}
-
-
-def key_of(ask: Ask) -> Key | None:
-    """What a returning request is known by: its own key, else its body."""
-    owner = ask.tenant if ask.end_user is None else ask.tenant + END_USER + ask.end_user
-    if ask.is_keyed and ask.identity is not None:
-        return (owner, "key:" + ask.identity)
-    if ask.digest is not None:
-        return (owner, "digest:" + ask.digest.hex())
-    return None if ask.identity is None else (owner, "name:" + ask.identity)
 
 
 class Refusals:

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from tidegate.core.decisions import Uniform
+from tidegate.core.decisions import Ask, Uniform
 from tidegate.core.flow import Flow
 from tidegate.core.options import CalendarOptions
 
@@ -25,7 +25,18 @@ CLAIM_RATE = 0.05
 LEAST_CLAIMED = 0.25
 PLACE_KEPT_S = 30.0  # a waiter that left may come back to its place for this long
 
+END_USER = "\x00"  # between a tenant's name and its end user: no name holds it
 Key = tuple[str, str]  # tenant, and its name for the request
+
+
+def key_of(ask: Ask) -> Key | None:
+    """What a returning request is known by: its own key, else its body."""
+    owner = ask.tenant if ask.end_user is None else ask.tenant + END_USER + ask.end_user
+    if ask.is_keyed and ask.identity is not None:
+        return (owner, "key:" + ask.identity)
+    if ask.digest is not None:
+        return (owner, "digest:" + ask.digest.hex())
+    return None if ask.identity is None else (owner, "name:" + ask.identity)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,14 +1,11 @@
 """The requests that run: from the charge at the decision to the settlement at the end.
 
-Law of this file: every lease ends exactly once, and a lease follows the engine, not the socket. A caller
-that left, or a reader too slow for its stream, changes nothing by itself; only where our own `send` is
-blocked and the longest answer there may be must long have been generated (or nothing is generated at all) is
-a lease taken as finished early.
+Law of this file: every lease ends exactly once, when the app is done; a caller that left changes nothing by
+itself, since the engine still works.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tidegate.core import ranks
@@ -19,19 +16,17 @@ from tidegate.core.ledger import Lease
 from tidegate.core.lengths import LengthModel
 from tidegate.core.line import Waiter
 from tidegate.core.pool import Placement, Pool
+from tidegate.core.progress import Progress
 from tidegate.core.prompts import PromptSizes
 from tidegate.core.quota import Quota
-from tidegate.core.rates import TOKENS_PER_S, ServiceRate
+from tidegate.core.rates import ServiceRate
 from tidegate.core.reading import Reading
-from tidegate.core.refusals import key_of
-from tidegate.core.retry_calendar import Key
+from tidegate.core.retry_calendar import Key, key_of
 from tidegate.core.tenants import Tenant, Tenants
 from tidegate.core.usage import taught_length, used_tokens, virtual_tokens
 from tidegate.core.wide import fitting
 
 ESTIMATE_EVERY_S = 0.1
-INFERRED_PACE = 1 / 1.1  # of the engine's: an answer that shows nothing must not be taken for finished
-PREDICT_EVERY_TOKENS = 16.0  # a prediction is conditioned on what has been generated since
 
 
 class Running:
@@ -50,6 +45,7 @@ class Running:
         self._lengths = lengths
         self._prompts = prompts
         self._rate = rate
+        self._progress = Progress(lengths)
         self._places: dict[int, tuple[Lease, Instance, Flow]] = {}
         self._keyed: dict[Key, list[int]] = {}
         self.estimated_at = float("-inf")
@@ -94,8 +90,7 @@ class Running:
         if ask.generates:
             lease.books = self._lengths.begin(kinds, ticket, lease)
         self._places[ticket] = (lease, instance, flow)
-        key = key_of(ask) if ask.is_keyed else None
-        if key is not None:
+        if ask.is_keyed and (key := key_of(ask)) is not None:
             self._keyed.setdefault(key, []).append(ticket)
         band = flow.band
         flow.running += 1
@@ -119,11 +114,8 @@ class Running:
         ending = settlement.ending
         has_completed = ending is COMPLETED
         instance.end(ticket, now, has_completed=has_completed)
-        key = key_of(ask) if ask.is_keyed else None
-        if key is not None:
-            self._keyed[key].remove(ticket)
-            if not self._keyed[key]:
-                del self._keyed[key]
+        if ask.is_keyed and (key := key_of(ask)) is not None:
+            self._forget_attempt(key, ticket)
         flow.running -= 1
         band.running -= 1
         tenant.running -= 1
@@ -155,19 +147,8 @@ class Running:
     def progress(self, ticket: int, output_tokens: float, now: float) -> None:
         """Output of all sequences seen so far; the first call marks the first token."""
         place = self._places.get(ticket)
-        if place is None:
-            return
-        lease, instance, _ = place
-        if lease.first_token_at is None:
-            instance.first_token(lease, now)
-        elif lease.last_token_at is not None and output_tokens > lease.reported:
-            tokens = (output_tokens - lease.reported) / lease.sequences * instance.growth.factor
-            instance.token(now - lease.last_token_at, tokens, now)
-        instance.signal.progress_at = now
-        if output_tokens > lease.reported:
-            instance.growth.report(lease, output_tokens, now)
-            self._grow(lease, instance, instance.growth.seen(lease))
-        lease.last_token_at = now
+        if place is not None:
+            self._progress.report(place[0], place[1], output_tokens, now)
 
     def caller_gone(self, ticket: int) -> None:
         """Its socket has gone, the app still works."""
@@ -199,47 +180,13 @@ class Running:
         """
         self.estimated_at = now
         for lease, instance, _ in self._places.values():
-            if lease.is_drained:
-                continue
-            if lease.blocked_since is not None:
-                self._drain_if_finished(lease, instance, now - lease.blocked_since, now)
-            elif not lease.ask.generates:
-                continue
-            elif not lease.ask.streams:
-                self._infer(lease, instance, now)
-            elif lease.last_token_at is not None:
-                instance.token(now - lease.last_token_at, 0.0, now)
+            self._progress.carry_forward(lease, instance, now)
 
-    def _infer(self, lease: Lease, instance: Instance, now: float) -> None:
-        """A whole answer shows nothing until it ends; the engine's pace says how far it should be."""
-        rate = instance.prefill.rate
-        read_s = lease.prompt / rate if rate else 0.0
-        running_s = now - lease.started_at - read_s
-        if running_s <= 0:
-            return
-        instance.ledger.mark_first_token(lease, lease.started_at + read_s)
-        made = running_s * INFERRED_PACE / _pace_s(instance)
-        if lease.ask.max_output_tokens is not None:
-            made = min(made, lease.ask.max_output_tokens - 2 * lease.pad / lease.sequences)
-        self._grow(lease, instance, max(lease.seen, made * lease.sequences))
-
-    def _drain_if_finished(self, lease: Lease, instance: Instance, blocked_s: float, now: float) -> None:
-        """Of an answer that does not generate the engine has nothing left to do once it is being sent."""
-        if lease.ask.generates:
-            made = lease.seen + blocked_s / _pace_s(instance) * lease.sequences
-            if made < _most_output(lease, instance) * lease.ask.sequences:
-                return
-        instance.ledger.mark_first_token(lease, now)
-        instance.ledger.drain(lease)
-
-    def _grow(self, lease: Lease, instance: Instance, output_tokens: float) -> None:
-        declared = lease.ask.max_output_tokens
-        lease.seen = output_tokens
-        per_sequence = output_tokens / lease.ask.sequences
-        if per_sequence >= lease.predicted or per_sequence - lease.predicted_at >= PREDICT_EVERY_TOKENS:
-            lease.predicted = self._lengths.predict(lease.kinds, declared, lease.quantile, per_sequence)
-            lease.predicted_at = per_sequence
-        instance.ledger.refresh(lease)
+    def _forget_attempt(self, key: Key, ticket: int) -> None:
+        tickets = self._keyed[key]
+        tickets.remove(ticket)
+        if not tickets:
+            del self._keyed[key]
 
     def _settle_quota(
         self, lease: Lease, tenant: Tenant, quota: Quota, settlement: Settlement, used: float, now: float
@@ -281,16 +228,3 @@ class Running:
             prompt = fitting(lease.ask, self._prompts.of(lease.ask), instance.context_limit)
             if prompt != lease.prompt:
                 instance.ledger.restate(lease, prompt)
-
-
-def _most_output(lease: Lease, instance: Instance) -> float:
-    """Tokens per sequence that no answer exceeds: as declared, and what the engine has room for at all."""
-    bounds = (lease.ask.max_output_tokens, instance.context_limit or instance.capacity)
-    return min((bound for bound in bounds if bound is not None), default=math.inf)
-
-
-def _pace_s(instance: Instance) -> float:
-    """Seconds per token of one sequence: by the engine's counter, else by the streams."""
-    if instance.growth.rate:
-        return 1.0 / instance.growth.rate
-    return instance.budget.inter_token_s.value or 1.0 / TOKENS_PER_S
