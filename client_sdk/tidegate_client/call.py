@@ -20,7 +20,7 @@ from .origins import Turn, goes_at_once
 from .redirects import follow_at, note_redirect
 from .replay import can_replay
 from .setup import Setup
-from .spent import Spent, continued, remember
+from .spent import Spent, continued, remember, target_of
 from .stamp import Timeouts, counted_by_sdk, forget_number, key_for, stamp
 from .streams import counted
 
@@ -116,6 +116,12 @@ class Call:
             remember(spent)
             raise spent.error
 
+    def remember_spent(self, error: BaseException | None = None) -> None:
+        """Before the caller gets an `error`, or an answer that is one: an SDK on top may try again."""
+        if self.sdk_numbers:
+            target = target_of(self.request)
+            remember(Spent(target, self.attempt, self.waited_s, self.started, self.key, error))
+
     def begin_attempt(self) -> Any:
         """Count an attempt, stamp the request for it and return it."""
         self.attempt += 1
@@ -156,8 +162,10 @@ class Call:
         self.arrived_at = now = timebase.monotonic()
         if self._timeouts is not None:
             self._timeouts.give_back()
-        if status >= 400 and is_refusal(status, self.policy):
-            return True
+        if status >= 400:
+            if is_refusal(status, self.policy):
+                return True
+            self._end_the_sdks_tries(response)
         if turn is None:
             board.let_in_freely(self.origin, now)
         else:
@@ -169,6 +177,14 @@ class Call:
         if turn is not None and turn.answering:
             self._finish_with(response)
         return False
+
+    def _end_the_sdks_tries(self, response: Any) -> None:
+        left_s = self.left_s
+        self.remember_spent()
+        if self.sdk_numbers and (
+            self.attempt >= self.policy.max_attempts or (left_s is not None and left_s <= 0)
+        ):
+            response.headers["x-should-retry"] = "false"
 
     def _finish_with(self, response: Any) -> None:
         library = self.setup.library

@@ -121,7 +121,17 @@ def outcome_of(result: Any) -> CallOutcome | None:
         status = getattr(carrier, "status_code", None) or getattr(carrier, "status", None)
         headers = getattr(carrier, "headers", None)
         if isinstance(status, int) and isinstance(headers, Mapping):
-            content = getattr(carrier, "content", b"")
-            content = content if isinstance(content, bytes) else b""
+            content = _content_of(carrier) if status >= 400 else b""
             return CallOutcome(status, headers, content, value=result, error=error)
     return None
+
+
+def _content_of(carrier: Any) -> bytes:
+    """The body of a failure as far as it is in memory. An answer's is its caller's: to look at it may read a
+    stream that has no end.
+    """
+    try:
+        content = carrier.content
+    except Exception:  # noqa: BLE001  not read yet, or none: each library has its own word for it
+        return b""
+    return content if isinstance(content, bytes) else b""

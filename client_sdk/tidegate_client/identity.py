@@ -6,10 +6,27 @@ Law: a credential is used as a key only, hashed; it is never shown.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+_CREDENTIALS = (
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"x-goog-api-key",
+    b"ocp-apim-subscription-key",
+    b"x-auth-token",
+    b"private-token",
+    b"apikey",
+)
+_QUERY_KEY = re.compile(rb"(?:^|&)(?:key|api[-_]?key|access_token)=([^&]*)")
+_SIGNER = re.compile(
+    rb"(?:digest|aws4-hmac-sha256|signature|hawk|oauth) .*?"
+    rb"\b(?:username|credential|keyid|id|oauth_token|oauth_consumer_key)=(\"[^\"]*\"|[^\",\s]+)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Schemes that sign each request anew, and the part of them that stays."""
 _CLASS_HEADER = "x-tidegate-priority"
 _BODY_BYTES = 4 * 1024 * 1024
 
@@ -36,8 +53,10 @@ def origin_key(request: Any, sent: Sent) -> Hashable:
     url = request.url
     for name in _CREDENTIALS:
         if name in sent:
-            return url.scheme, url.netloc, hash(sent[name])
-    return url.scheme, url.netloc, None
+            signed = _SIGNER.match(sent[name])
+            return url.scheme, url.netloc, hash(sent[name] if signed is None else signed[1])
+    in_query = _QUERY_KEY.search(getattr(url, "query", b""))
+    return url.scheme, url.netloc, None if in_query is None else hash(in_query[1])
 
 
 def origin_name(request: Any) -> str:

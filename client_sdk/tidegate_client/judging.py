@@ -7,6 +7,7 @@ silence that a refusal asks of everybody it covers. A call that succeeds never c
 from __future__ import annotations
 
 import math
+import ssl
 from typing import Any
 
 from .call import Call
@@ -25,7 +26,8 @@ from .core.decision import (
 from .fields import answered_from
 from .identity import part_key
 from .replay import can_replay
-from .spent import Spent, remember, target_of
+
+_MOST_CAUSES = 16
 
 
 def judge_answer(call: Call, response: Any, content: bytes) -> bool:
@@ -34,6 +36,8 @@ def judge_answer(call: Call, response: Any, content: bytes) -> bool:
     answered = answered_from(response.status_code, headers, content, wall_now)
     call.answered, call.last_response = answered, response
     resend = _decide(call, answered, GiveUp(Why.RETRY_BUDGET))
+    if resend is None:
+        call.remember_spent()
     silence = cooldown(answered, call.policy)
     if silence is None or silence.scope == "request":
         call.leave()
@@ -48,9 +52,8 @@ def judge_failure(call: Call, error: BaseException) -> bool:
     failed = _failure(call, error)
     resend = _decide(call, failed, Deliver())
     call.leave()
-    if resend is None and call.sdk_numbers:
-        target = target_of(call.request)
-        remember(Spent(target, call.attempt, call.waited_s, call.started, call.key, error))
+    if resend is None:
+        call.remember_spent(error)
     return _plan(call, resend, call.setup.timebase.monotonic(), None)
 
 
@@ -60,8 +63,20 @@ def _failure(call: Call, error: BaseException) -> Failed:
         call.stream_broke = False
         return Failed("stream")
     if isinstance(error, library.connect_errors):
-        return Failed("connect")
+        return Failed("other" if _is_of_a_stranger(error) else "connect")
     return Failed("read" if isinstance(error, library.read_errors) else "other")
+
+
+def _is_of_a_stranger(error: BaseException) -> bool:
+    """Whether the connection failed because the server's certificate is not the one of that name, or is not
+    trusted: time does not mend that.
+    """
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if cause is None or isinstance(cause, ssl.SSLCertVerificationError):
+            break
+        cause = cause.__cause__ or cause.__context__
+    return isinstance(cause, ssl.SSLCertVerificationError)
 
 
 def _decide(call: Call, outcome: Outcome, unaffordable: GiveUp | Deliver) -> Resend | None:

@@ -7,6 +7,7 @@ A caller that will leave says when, so that nobody works for someone who has gon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,12 @@ _ATTEMPT = ATTEMPT_HEADER.encode()
 _SDK_ATTEMPT = SDK_ATTEMPT_HEADER.encode()
 _KEYED_METHODS = frozenset({"POST", "PATCH"})
 _OWN_KEY = "tidegate_idempotency_key"
+_WAIT = re.compile(r"(?:^|,)[ \t]*wait[ \t]*=[^,]*", re.IGNORECASE)
 
 
 def stamp(request: Any, attempt: int, left_s: float | None, *, sdk_numbers: bool) -> None:
     """Number the attempt (from 2 on: a first one needs no number, and every call pays for a header) and say
-    for how many seconds the caller stays (None: no limit).
+    for how many seconds the caller stays (None: no limit), beside whatever else the caller prefers.
 
     SDKs that number their own attempts (OpenAI, Anthropic and kin: `sdk_numbers`) keep their header,
     counted on.
@@ -32,7 +34,9 @@ def stamp(request: Any, attempt: int, left_s: float | None, *, sdk_numbers: bool
         name, number = (SDK_ATTEMPT_HEADER, attempt - 1) if sdk_numbers else (ATTEMPT_HEADER, attempt)
         headers[name] = str(number)
     if left_s is not None:
-        headers["prefer"] = f"wait={max(1, int(left_s))}"
+        others = _WAIT.sub("", headers.get("prefer", "")).strip(", \t")
+        wait = f"wait={max(1, int(left_s))}"
+        headers["prefer"] = f"{others}, {wait}" if others else wait
 
 
 def forget_number(request: Any, sent: Sent) -> None:

@@ -95,6 +95,26 @@ def test_what_is_no_refusal_passes() -> None:
     assert clock.waits == []
 
 
+class Streamed(Answer):
+    """An answer whose body has not been read: to look at it reads it, or fails."""
+
+    def __init__(self, status_code: int) -> None:
+        self.status_code, self.headers = status_code, {"Retry-After": "2"}
+
+    @property
+    def content(self) -> bytes:  # type: ignore[override]  # as the libraries have it
+        raise RuntimeError("not read yet")
+
+
+def test_a_streamed_answer_is_not_read() -> None:
+    """Neither a good one, which may have no end, nor one that cannot be read; its headers tell enough."""
+    guarded, clock = guard()
+    outcomes = [Streamed(429), good := Streamed(200)]
+
+    assert guarded(lambda: outcomes.pop(0))() is good
+    assert clock.now == 1002.5
+
+
 def test_a_refusal_that_stands() -> None:
     """Over the budget: RateLimited, or with on_give_up="response" the original error."""
     late = Answer(429, {"Retry-After": "900"})

@@ -22,6 +22,7 @@ from tidegate_client.sdks import (
     openai_client,
     retrying,
 )
+from tidegate_client.testing import FakeClock, ScriptedServer, answer
 
 ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 QUICK = RetryPolicy(jitter_base_s=0.01, backoff_base_s=0.01, wait_budget_s=5)
@@ -140,6 +141,47 @@ def test_the_sdks_own_retries_of_other_errors_still_work(
         client.chat.completions.create(**ASK)
 
     assert [headers["x-stainless-retry-count"] for _, _, headers, _ in engine.received] == ["0", "1"]
+
+
+def test_an_sdks_further_tries_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a 500 the SDK tries again: by the same key, within one deadline, and at most max_attempts."""
+    clock = FakeClock()
+    monkeypatch.setattr("openai._base_client.time.sleep", lambda seconds: clock.advance(2))
+    server = ScriptedServer(then=answer({"error": {}}, 500), clock=clock)
+    policy = RetryPolicy(deadline_s=20, max_attempts=4)
+    inner = httpx2.MockTransport(server)
+    transport = tidegate_client.httpx2.RetryTransport(inner, policy=policy, timebase=clock, board=Board())
+    http_client = httpx2.Client(transport=transport)
+    with (
+        openai.OpenAI(base_url="http://e/v1", api_key="k", http_client=http_client, max_retries=9) as client,
+        pytest.raises(openai.InternalServerError),
+    ):
+        client.chat.completions.create(**ASK)
+
+    headers = [request.headers for request in server.received]
+    assert [each["prefer"] for each in headers] == ["wait=20", "wait=18", "wait=16", "wait=14"]
+    assert len({each["idempotency-key"] for each in headers}) == 1
+
+
+def test_after_its_deadline_an_sdk_tries_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is over for the call is over for the SDK on top, attempts or none left."""
+    clock = FakeClock()
+    monkeypatch.setattr("openai._base_client.time.sleep", lambda seconds: None)
+
+    def serve(request: httpx2.Request) -> httpx2.Response:
+        clock.advance(11)
+        return httpx2.Response(500, json={"error": {}})
+
+    inner, policy = httpx2.MockTransport(serve), RetryPolicy(deadline_s=20)
+    transport = tidegate_client.httpx2.RetryTransport(inner, policy=policy, timebase=clock, board=Board())
+    http_client = httpx2.Client(transport=transport)
+    with (
+        openai.OpenAI(base_url="http://e/v1", api_key="k", http_client=http_client, max_retries=9) as client,
+        pytest.raises(openai.InternalServerError),
+    ):
+        client.chat.completions.create(**ASK)
+
+    assert clock.now == 1022
 
 
 def test_quota_used_up_is_an_error_at_once(engine: ScriptApp) -> None:

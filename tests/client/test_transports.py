@@ -229,6 +229,24 @@ async def test_the_server_is_told_how_long_the_caller_stays(stack: Stack) -> Non
 
 
 @every_stack
+@pytest.mark.parametrize(
+    ("callers", "sent"),
+    [
+        ("return=minimal, respond-async", "return=minimal, respond-async, wait=60"),
+        ("wait=5, return=minimal", "return=minimal, wait=60"),
+        ("handling=lenient; wait=5, Wait = 7", "handling=lenient; wait=5, wait=60"),
+    ],
+)
+async def test_what_else_the_caller_prefers_stays(stack: Stack, callers: str, sent: str) -> None:
+    """`Prefer` is shared with others: only how long the caller stays is said anew, with each attempt."""
+    scene = Scene(stack, refuse(1), policy=RetryPolicy(deadline_s=60))
+    await scene.get(headers={"prefer": callers})
+
+    first, second = (request.headers["prefer"] for request in scene.server.received)
+    assert (first, second) == (sent, sent.removesuffix("60") + "58")
+
+
+@every_stack
 async def test_the_deadline_includes_the_waits(stack: Stack) -> None:
     """A wait that does not fit what is left of the deadline ends the call at once."""
     scene = Scene(stack, refuse(6), refuse(6), policy=RetryPolicy(deadline_s=10))
