@@ -13,6 +13,7 @@ from tidegate.asgi.arrival import Arrival
 from tidegate.asgi.body import Body
 from tidegate.asgi.callers import Callers
 from tidegate.asgi.classify import Dialect
+from tidegate.asgi.conversations import Conversations
 from tidegate.asgi.cost import unparsed
 from tidegate.asgi.examine import Examined, Threads, examine
 from tidegate.asgi.fields import FieldPolicy, names_priority
@@ -34,7 +35,7 @@ class Asked(NamedTuple):
         ask: for the gate.
         streams_events: the answer will be server-sent events.
         is_background: the response outlives its request.
-        media_items: in the prompt.
+        media_items: in the prompt, where their price may be learnt.
         other_tokens: of the prompt, besides media.
     """
 
@@ -60,6 +61,7 @@ class AskBuilder:
     ) -> None:
         self._keeps_alive = settings.keepalive.after_s is not None
         self._media = MediaPrices()
+        self._conversations = Conversations()
         self._threads = Threads()
         self._fields = settings.fields
         self._fields_of = _policies(settings)
@@ -71,8 +73,12 @@ class AskBuilder:
         """The field policies of these settings' tenants hold from now on."""
         self._fields_of = _policies(settings)
 
-    def reported(self, asked: Asked, prompt_tokens: int) -> None:
-        """The engine has reported the prompt of a request: prices of media are learnt from it."""
+    def reported(
+        self, asked: Asked, prompt_tokens: int, output_tokens: int | None, response_id: str | None
+    ) -> None:
+        """The engine has reported on a request: prices of media and lengths of conversations are learnt."""
+        if response_id is not None:
+            self._conversations.observed(response_id, prompt_tokens + (output_tokens or 0))
         if asked.media_items:
             self._media.observed(asked.ask.model, asked.media_items, prompt_tokens, asked.other_tokens)
 
@@ -118,14 +124,14 @@ class AskBuilder:
         caller = self._callers.lowered_by(cost.service_tier, caller)
         tenant, model = caller.tenant, cost.model or ""
         text = room.estimate_prompt_tokens(tenant, model, cost.ascii_bytes, cost.other_bytes)
-        other = cost.token_ids + text
+        other = cost.token_ids + text + self._conversations.tokens_before(cost.response_before)
         media = cost.media_items * self._media.tokens_per_item(model) if cost.media_items else 0.0
         streams = cost.stream or route.dialect is Dialect.OPENAI_REALTIME
         streams_events = cost.stream and route.dialect in EVENT_STREAMS
         is_silent = not (self._keeps_alive and streams_events)
         latest_start_at, deadline_at = words.instants(self._clock, streams=streams, is_silent=is_silent)
         # Other parts of a prompt would be learnt as if they were text.
-        is_text = not (cost.token_ids or cost.media_items)
+        is_text = not (cost.token_ids or cost.media_items or cost.continues)
         ask = Ask(
             ticket=room.next_ticket(),
             tenant=tenant,
@@ -151,7 +157,8 @@ class AskBuilder:
             ascii_bytes=cost.ascii_bytes if is_text else 0,
             other_bytes=cost.other_bytes if is_text else 0,
         )
-        return Asked(ask, streams_events, cost.background, cost.media_items, other)
+        media_items = 0 if cost.continues else cost.media_items  # what was kept is no price of theirs
+        return Asked(ask, streams_events, cost.background, media_items, other)
 
 
 def _policies(settings: Settings) -> dict[str, FieldPolicy]:

@@ -13,7 +13,7 @@ import msgspec
 
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int
-from tidegate.asgi.hints import length_hint, session_key
+from tidegate.asgi.hints import continues, length_hint, response_before, session_key
 from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
 from tidegate.asgi.tally import MOST_PARTS, Tally, are_texts
@@ -48,6 +48,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str | None = None
     length_hint: str = ""  # what, besides the model, the length of the answer depends on
     session: str | None = None
+    continues: bool = False  # the engine has kept more of the prompt than the body says
+    response_before: str | None = None  # whose conversation goes on
     unparsed: bool = False  # wholly or, of a body of too many parts, in part: see `at_least`
 
     def prompt_tokens(
@@ -134,6 +136,8 @@ def general_cost_of(fields: Fields, route: Route) -> Cost:
         service_tier=_name(fields.get("service_tier")),
         length_hint=length_hint(fields, parameters[-1]) if route.generates else "",
         session=session_key(fields),
+        continues=continues(fields),
+        response_before=response_before(fields),
         unparsed=tally.is_cut,
     )
 

@@ -21,6 +21,7 @@ _THINKING = frozenset(
     {"reasoning_effort", "reasoning", "output_config", "think", "chat_template_kwargs", "thinking"}
 )
 _HINTS = _THINKING | {*_GRAMMARS, "tools", "response_format", "format", "ignore_eos"}
+_KEPT = frozenset({"previous_response_id", "conversation", "session_params"})
 _LONGEST_SESSION = 128
 
 
@@ -74,6 +75,17 @@ def session_key(fields: Fields) -> str | None:
             return str(value)
     value = as_fields(fields.get("session_params")).get("id")
     return str(value) if _is_key(value) else None
+
+
+def response_before(fields: Fields) -> str | None:
+    """The response whose conversation the engine is to go on with."""
+    name = fields.get("previous_response_id")
+    return name if isinstance(name, str) and name else None
+
+
+def continues(fields: Fields) -> bool:
+    """Whether the engine puts more into the prompt than the body holds: what was said before."""
+    return not _KEPT.isdisjoint(fields) and any(fields.get(name) for name in _KEPT)
 
 
 def _is_key(value: object) -> bool:

@@ -23,7 +23,7 @@ class Meter:
 
     Args:
         route, asked: of the request.
-        reported: called with the prompt tokens that the engine reports.
+        reported: called with the prompt and output tokens that the engine reports, and the answer's id.
         on_fault: called with (where, error).
     """
 
@@ -43,7 +43,7 @@ class Meter:
         self,
         route: Route,
         asked: Asked,
-        reported: Callable[[Asked, int], None],
+        reported: Callable[[Asked, int, int | None, str | None], None],
         on_fault: Callable[[str, Exception], None],
     ) -> None:
         self._route = route
@@ -77,7 +77,8 @@ class Meter:
         try:
             prompt, output, is_cut = self._found()
             if prompt is not None:
-                self._reported(self._asked, prompt)
+                name = None if self._counter is None else self._counter.response_id
+                self._reported(self._asked, prompt, output, name)
         except Exception as error:  # noqa: BLE001 - the lease ends all the same
             self._on_fault("usage", error)
             return Settlement(ending=ending)

@@ -29,6 +29,7 @@ class Tokens:
         "other_bytes",
         "per_sequence",
         "reported",
+        "response_id",
         "sequences",
         "usage",
     )
@@ -43,6 +44,7 @@ class Tokens:
         self.per_sequence: dict[Any, int] = {}
         self.usage: tuple[int | None, int | None] | None = None
         self.is_cut = False
+        self.response_id: str | None = None  # by which a later request may name this answer
 
     def text(self, text: object) -> bool:
         """Adds text; says whether there was any."""
@@ -142,6 +144,8 @@ def _responses(tokens: Tokens, event: Mapping[str, Any]) -> None:
         tokens.event(event.get("delta"))
         return
     response = _object(event.get("response")) or event
+    name = response.get("id")
+    tokens.response_id = name if isinstance(name, str) else tokens.response_id
     usage = _object(response.get("usage"))
     tokens.report(usage.get("input_tokens"), usage.get("output_tokens"))
     tokens.finish(response.get("incomplete_details"))

@@ -85,6 +85,12 @@ class OutputCounter:
         return self._tokens.usage
 
     @property
+    def response_id(self) -> str | None:
+        """By which a later request may name this answer; read it when the body has ended."""
+        self._close()
+        return self._tokens.response_id
+
+    @property
     def finished_by_length(self) -> bool:
         """Whether the declared bound cut the answer off; read it when the body has ended."""
         self._close()
