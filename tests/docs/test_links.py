@@ -1,4 +1,4 @@
-"""The documentation holds together: every relative link leads to a file that is there."""
+"""The documentation holds together: every relative link leads to a file and a heading that are there."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")
-    for path in ROOT.glob(pattern)
-)
+from tests.docs.pages import PAGES, ROOT, anchors, name_of, prose, text_of
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    """A page that was moved takes its links with it."""
-    links = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    relative = [link for link in links if "://" not in link and not link.startswith("mailto:")]
-    missing = [link for link in relative if not (page.parent / link).exists()]
+    """A page that was moved, or a heading that was renamed, takes its links with it."""
+    missing = []
+    for target, anchor in re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        there = page.parent / target if target else page
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+            missing.append(f"{target}#{anchor}")
     assert not missing
 
 
 def test_both_readmes_link_the_same_pages() -> None:
     """The Chinese reader finds what the English one does."""
     found = [
-        set(re.findall(r"\]\((docs/[^)\s]+)\)", (ROOT / name).read_text(encoding="utf-8")))
+        set(re.findall(r"\]\((docs/[^)\s]+)\)", text_of(ROOT / name)))
         for name in ("README.md", "README.zh-CN.md")
     ]
     assert found[0] == found[1]
