@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidegate.asgi.background import BackgroundLeases
 from tidegate.asgi.door import Door
-from tidegate.core.instance import HIGH_BEFORE_KNOWN
+from tidegate.core.instance_record import HIGH_BEFORE_KNOWN
 from tidegate.core.statistics import InstanceStatistics, Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind, Hook
 

@@ -18,6 +18,7 @@ Where things are decided
     ... and the requests of one tenant: end users, sessions, returns      flow.py, turns.py, line.py
     Who starts next: promotion of starved classes, passing                dispatch.py
     Whether it fits: every bound of one engine, asked in one place        instance.py, verdict.py
+    What readings and leases have put on record of one engine             instance_record.py
     What the leases hold, and what the future holds: peak and chance      ledger.py, occupancy.py
     What a request of many sequences takes up at once                     wide.py
     How long answers and prompts are                                      lengths.py, prompts.py
