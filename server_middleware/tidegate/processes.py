@@ -19,7 +19,7 @@ from pathlib import Path
 from tidegate.core.options import GateOptions, TenantLimits
 from tidegate.core.reading import Reading
 
-_FLAGS = re.compile(r"(?:--workers|-w|--api-server-count|-asc)(?:=|\s+)?(\d{1,4})")
+_FLAGS = re.compile(r"(?<!\S)(?:--workers|-w|--api-server-count|-asc)(?:=|\s+)?(\d{1,4})(?!\S)")
 _PROC = Path("/proc")
 
 

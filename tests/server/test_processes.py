@@ -101,6 +101,9 @@ def test_what_the_others_do_not_use_is_no_saving_of_ours() -> None:
         ("uvicorn app:app", {"WEB_CONCURRENCY": "many"}, 1),
         ("uvicorn app:app --workers many", {}, 1),
         ("uvicorn app:app", {}, 1),
+        ("vllm serve org/Model-7B-w8a8 --api-server-count 2", {}, 2),
+        ("vllm serve org/model-w4-g128 --served-model-name m-w16", {}, 1),
+        ("uvicorn app:app --max-workers 8", {}, 1),
     ],
 )
 def test_what_the_command_line_says(argv: str, environ: dict[str, str], count: int) -> None:
