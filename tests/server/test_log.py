@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from tests.server.bed import Level, bed
+from tidegate.core.reading import InvalidReading, Reading
 from tidegate.core.statistics import Statistics
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 from tidegate.telemetry.log import FAULT_INTERVAL_S, MOST_FAULTS, LogHook
@@ -141,3 +142,14 @@ async def test_a_trial_in_shadow_says_what_it_would_have_held(caplog: pytest.Log
     (line,) = [line for line in caplog.messages if "Shadow" in line]
     assert line.startswith("Tidegate: Shadow: would have held or refused 3 (")
     assert "standard queued 3" in line
+
+
+def test_an_impossible_figure_is_said_once_however_it_moves(caplog: pytest.LogCaptureFixture) -> None:
+    """A gauge in percent is wrong in another way with every reading; another fault is said at once."""
+    hook = LogHook(FakeClock())
+    for usage in (45.1, 45.25, 7.0, 100.0):
+        with pytest.raises(InvalidReading) as caught:
+            Reading(kv_usage=usage)
+        hook(AdmissionEvent(kind=EventKind.PROBE_FAILED, instance="a", detail=str(caught.value)))
+    hook(AdmissionEvent(kind=EventKind.PROBE_FAILED, instance="a", detail="no complete answer within 2 s."))
+    assert ["percentage" in record.message for record in caplog.records] == [True, False]

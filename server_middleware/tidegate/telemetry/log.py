@@ -9,6 +9,7 @@ beginning, since they print warnings only.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from tidegate.telemetry.summary import RefusalSummary, state
 SUMMARY_INTERVAL_S = 10.0
 FAULT_INTERVAL_S = 60.0  # between two traces of the same kind of fault
 MOST_FAULTS = 64  # kinds told apart
+_DIGITS = re.compile(r"\d+")
 _ADVICE = {
     "stale": "The engine answers late; the safety margin grows with the age of the reading.",
     "blind": "No level can be read, and probe.on_blind rules; `tidegate check` says what it tries.",
@@ -182,9 +184,10 @@ class LogHook:
         )
 
     def _on_probe_failed(self, event: AdmissionEvent) -> None:
-        if self._probe_failures.get(event.instance) == event.detail:
+        kind = _DIGITS.sub("", event.detail)  # an impossible figure is another one with every reading
+        if self._probe_failures.get(event.instance) == kind:
             return  # said already; the signal's state is on the gauge
-        self._probe_failures[event.instance] = event.detail
+        self._probe_failures[event.instance] = kind
         logger.warning("Probe of %s failed: %s", event.instance or "the engine", event.detail)
 
     def _on_signal(self, event: AdmissionEvent) -> None:
