@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.core.decisions import Admit, Ask, Decision, Ending, Queued, Refuse, Settlement, Step
 from tidegate.core.gate import Gate
 from tidegate.core.instance import Instance
-from tidegate.core.options import ClassOptions, GateOptions, KvOptions, QueueOptions
+from tidegate.core.options import ClassOptions, GateOptions, KvOptions, QueueOptions, TenantLimits
 from tidegate.core.reading import Reading
 
 
@@ -29,6 +29,23 @@ def wide(**kv: Any) -> GateOptions:
             ClassOptions(name="batch", kv_ceiling=0.5, max_wait_s=60.0, weight=1.0, starvation_s=30.0),
         ),
     )
+
+
+def small(**queue: Any) -> GateOptions:
+    """One lease (of `FILL`, 90 of 100 tokens) at a time, and a small room."""
+    return GateOptions(
+        kv=KvOptions(capacity_tokens=100, margin=0.0, margin_min=0.0, high_watermark=1.0, block_tokens=1),
+        queue=QueueOptions(**{"max_requests": 4, **queue}),
+        classes=(
+            ClassOptions(name="vip", max_wait_s=60.0),
+            ClassOptions(name="standard", max_wait_s=60.0, starvation_s=50.0),
+            ClassOptions(name="batch", max_wait_s=60.0, starvation_s=50.0),
+        ),
+        default_tenant=TenantLimits(max_queued=4),
+    )
+
+
+FILL: dict[str, Any] = {"prompt_tokens": 10, "max_output_tokens": 80}
 
 
 class Driver:

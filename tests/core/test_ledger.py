@@ -9,49 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.invariants import brute_force_peak
-from tidegate.core.decisions import Ask
-from tidegate.core.ledger import Lease, Ledger
-from tidegate.core.lengths import LengthModel
+from tests.core.leases import lease, ledger_of
+from tidegate.core.ledger import Ledger
 from tidegate.core.occupancy import Demand, projected_peak
 
 LEASES = st.lists(
     st.tuples(st.integers(0, 300), st.integers(1, 400), st.integers(1, 4)), min_size=0, max_size=12
 )
-
-
-def lease(ticket: int, prompt: float, left: float, sequences: int = 1, **ask: int) -> Lease:
-    """A lease past its first token."""
-    made = Lease(
-        ask=Ask(
-            ticket=ticket,
-            tenant="t",
-            priority_class="c",
-            prompt_tokens=prompt,
-            sequences=sequences,
-            **ask,  # type: ignore[arg-type]
-        ),
-        instance="default",
-        kinds=LengthModel.kinds("m", None),
-        quantile=0.5,
-        started_at=0.0,
-        waited_s=0.0,
-        prompt=prompt,
-        predicted=left,
-        share=1.0,
-        lag_tokens=0.0,
-        sequences=sequences,
-        first_token_at=0.0,
-    )
-    made.refresh()
-    return made
-
-
-def ledger_of(rows: list[tuple[int, int, int]]) -> Ledger:
-    """A ledger with these (prompt, left, sequences)."""
-    ledger = Ledger()
-    for ticket, (prompt, left, sequences) in enumerate(rows):
-        ledger.add(lease(ticket, prompt, left, sequences))
-    return ledger
 
 
 def walk(demands: list[Demand]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.driver import Driver, half, wide
-from tests.core.test_ledger import lease, ledger_of
+from tests.core.leases import lease, ledger_of
 from tidegate.core.dispatch import BETWEEN_PROMOTIONS
 from tidegate.core.instance import Instance
 from tidegate.core.ledger import Ledger
