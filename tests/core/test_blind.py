@@ -10,12 +10,7 @@ import pytest
 from tests.core.driver import Driver, half, wide
 from tidegate.core.decisions import Admit, Ask, Ending, Reason, Settlement
 from tidegate.core.gate import Gate
-from tidegate.core.options import (
-    BackoffOptions,
-    GateOptions,
-    KvOptions,
-    SignalOptions,
-)
+from tidegate.core.options import BackoffOptions, GateOptions, KvOptions, SignalOptions
 from tidegate.core.reading import InvalidReading, Reading
 
 

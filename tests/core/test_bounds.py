@@ -6,10 +6,7 @@ import pytest
 
 from tests.core.driver import Driver, half, wide
 from tidegate.core.decisions import Admit, Reason, Refuse
-from tidegate.core.options import (
-    GateOptions,
-    KvOptions,
-)
+from tidegate.core.options import GateOptions, KvOptions
 from tidegate.core.reading import Reading
 
 

@@ -10,10 +10,7 @@ from tests.core.driver import Driver
 from tests.core.leases import lease
 from tidegate.core.calibration import Calibration
 from tidegate.core.ledger import Ledger
-from tidegate.core.options import (
-    GateOptions,
-    KvOptions,
-)
+from tidegate.core.options import GateOptions, KvOptions
 from tidegate.core.reading import Reading
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from tests.core.driver import FILL, Driver, half, small, wide
 from tidegate.core.decisions import Admit
-from tidegate.core.options import (
-    TenantLimits,
-)
+from tidegate.core.options import TenantLimits
 from tidegate.core.reading import Reading
 
 

@@ -6,11 +6,7 @@ import pytest
 
 from tests.core.driver import FILL, Driver, small, wide
 from tidegate.core.decisions import Ending, Reason
-from tidegate.core.options import (
-    GateOptions,
-    QueueOptions,
-    TenantLimits,
-)
+from tidegate.core.options import GateOptions, QueueOptions, TenantLimits
 
 
 def test_refusal_costs_nothing() -> None:

@@ -9,13 +9,7 @@ import pytest
 
 from tests.core.driver import FILL, Driver
 from tidegate.core.decisions import Reason
-from tidegate.core.options import (
-    CalendarOptions,
-    ClassOptions,
-    GateOptions,
-    KvOptions,
-    QueueOptions,
-)
+from tidegate.core.options import CalendarOptions, ClassOptions, GateOptions, KvOptions, QueueOptions
 
 
 def slots(seats: int = 1, **options: Any) -> Driver:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from tests.core.driver import FILL, Driver, half, small, wide
 from tidegate.core.decisions import Queued, Reason
-from tidegate.core.options import (
-    ClassOptions,
-    GateOptions,
-    QueueOptions,
-    TenantLimits,
-)
+from tidegate.core.options import ClassOptions, GateOptions, QueueOptions, TenantLimits
 
 
 def test_vip_goes_first_and_full_room_displaces_the_lowest() -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from tests.core.driver import Driver, wide
 from tidegate.core.decisions import Reason
-from tidegate.core.options import (
-    SignalOptions,
-)
+from tidegate.core.options import SignalOptions
 from tidegate.core.reading import Reading
 from tidegate.core.signal import Signal, State
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.driver import Driver
-from tidegate.core.options import (
-    GateOptions,
-    TenantLimits,
-)
+from tidegate.core.options import GateOptions, TenantLimits
 from tidegate.core.tenants import OVERFLOW, Tenants
 
 T0 = 100.0
