@@ -41,6 +41,8 @@ class Call:
     """Whether an attempt needs nothing but to be sent: no deadline cuts it and no stream is watched."""
     stream_broke = False
     arrived_at = 0.0
+    is_closed = False
+    """Whether the client was closed while the call waited."""
     key: str | None = None
     sdk_numbers = False
     _spent: Spent | None = None
@@ -115,6 +117,11 @@ class Call:
         if spent is not None and spent.error is not None and self.attempt >= self.policy.max_attempts:
             remember(spent)
             raise spent.error
+
+    def check_closed(self) -> None:
+        """Raises RuntimeError, as httpx does, when the client was closed."""
+        if self.is_closed:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
 
     def remember_spent(self, error: BaseException | None = None) -> None:
         """Before the caller gets an `error`, or an answer that is one: an SDK on top may try again."""

@@ -22,12 +22,29 @@ from .setup import Setup
 from .waiting import GaveUpWaiting, Waiting
 
 
-class SyncDriver:
-    """Runs calls on the caller's thread."""
+class Driver:
+    """What both have: the calls that wait, which end with their client.
+
+    Args:
+        setup: what all calls have in common.
+        inner: what sends them.
+    """
 
     def __init__(self, setup: Setup, inner: Any) -> None:
         self._setup = setup
         self._inner = inner
+        self._waiting: set[Call] = set()
+
+    def close(self) -> None:
+        """End the calls that wait: nothing is sent for them by a client that its owner has closed."""
+        for call in list(self._waiting):
+            call.is_closed = True
+            if call.turn.signal is not None:
+                call.turn.signal.set()
+
+
+class SyncDriver(Driver):
+    """Runs calls on the caller's thread."""
 
     def handle(self, request: Any) -> Any:
         """Send `request` until its outcome can be delivered.
@@ -83,9 +100,11 @@ class SyncDriver:
 
         Raises:
             GaveUpWaiting: the wait does not fit what the caller allowed.
+            RuntimeError: the client was closed meanwhile.
         """
         waiting = Waiting(call)
         timebase = self._setup.timebase
+        self._waiting.add(call)
         try:
             while (seconds := waiting.poll()) is not None:
                 if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
@@ -95,14 +114,13 @@ class SyncDriver:
         except BaseException:
             call.leave()
             raise
+        finally:
+            self._waiting.discard(call)
+            waiting.over()
 
 
-class AsyncDriver:
+class AsyncDriver(Driver):
     """Runs calls on an event loop; cancellation ends an attempt or a wait at once."""
-
-    def __init__(self, setup: Setup, inner: Any) -> None:
-        self._setup = setup
-        self._inner = inner
 
     async def handle(self, request: Any) -> Any:
         """Send `request` until its outcome can be delivered.
@@ -183,9 +201,11 @@ class AsyncDriver:
 
         Raises:
             GaveUpWaiting: the wait does not fit what the caller allowed.
+            RuntimeError: the client was closed meanwhile.
         """
         waiting = Waiting(call)
         timebase = self._setup.timebase
+        self._waiting.add(call)
         try:
             while (seconds := waiting.poll()) is not None:
                 if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
@@ -195,6 +215,9 @@ class AsyncDriver:
         except BaseException:
             call.leave()
             raise
+        finally:
+            self._waiting.discard(call)
+            waiting.over()
 
 
 class First:

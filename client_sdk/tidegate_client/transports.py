@@ -101,10 +101,12 @@ class SyncRetrying(Generic[RequestT, ResponseT]):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
+        self._driver.close()
         self._inner.__exit__(exc_type, exc_value, traceback)
 
     def close(self) -> None:
-        """Close the wrapped transport."""
+        """Close the wrapped transport; calls that wait end with a RuntimeError."""
+        self._driver.close()
         self._inner.close()
 
 
@@ -161,8 +163,10 @@ class AsyncRetrying(Generic[RequestT, ResponseT]):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
+        self._driver.close()
         await self._inner.__aexit__(exc_type, exc_value, traceback)
 
     async def aclose(self) -> None:
-        """Close the wrapped transport."""
+        """Close the wrapped transport; calls that wait end with a RuntimeError."""
+        self._driver.close()
         await self._inner.aclose()

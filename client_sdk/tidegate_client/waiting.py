@@ -11,7 +11,7 @@ import math
 from .call import Call
 from .core.decision import GiveUp, Resend, Why
 from .core.events import WaitEvent
-from .waits import tell
+from .waits import tell, tell_end
 
 _LONGER_S = 1.0
 """A wait that grows by this much is told again."""
@@ -39,10 +39,12 @@ class Waiting:
 
         Raises:
             GaveUpWaiting: the wait does not fit what the caller allowed.
+            RuntimeError: the client was closed meanwhile.
             Exception: what the last attempt failed with, when an SDK tries again after all attempts are
                 spent.
         """
         call = self._call
+        call.check_closed()
         call.check_spent()
         setup, turn = call.setup, call.turn
         now = setup.timebase.monotonic()
@@ -66,6 +68,11 @@ class Waiting:
             self._give_up(now, left_s if left_s > 0 else None, why)
         self._note(now, max(quiet_until, turn.until))
         return max(0.0, wake_at - setup.timebase.monotonic())
+
+    def over(self) -> None:
+        """The call waits no more, whichever way that came about."""
+        if self._told_until > -math.inf:
+            tell_end(self._call.on_wait, self._call.call_id)
 
     def _note(self, now: float, until: float) -> None:
         if self._began is None:

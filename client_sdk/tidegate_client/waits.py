@@ -17,7 +17,8 @@ from .forks import renew_in_children
 
 OnWait = Callable[[WaitEvent], object]
 """Called when a call starts to wait and when its wait becomes longer. It must not block: it runs on the
-loop.
+loop. One that has a method `ended` is told there, by its `call_id`, when a call waits no more: it is sent,
+gave up, or was cancelled.
 """
 
 _log = logging.getLogger("tidegate_client")
@@ -32,6 +33,16 @@ def tell(listener: OnWait | None, event: WaitEvent) -> None:
         listener(event)
     except Exception:  # noqa: BLE001  whatever a listener does wrong, the call goes on
         _log.exception("an on_wait listener failed; the call goes on")
+
+
+def tell_end(listener: OnWait | None, call_id: int) -> None:
+    """Tell a `listener` that cares that the call waits no more."""
+    ended = getattr(listener, "ended", None)
+    if callable(ended):
+        try:
+            ended(call_id)
+        except Exception:  # noqa: BLE001  as above
+            _log.exception("an on_wait listener failed; the call goes on")
 
 
 class WaitFeed:
@@ -62,6 +73,11 @@ class WaitFeed:
             followers = list(self._followers)
         for follower in followers:
             follower.put(event)
+
+    def ended(self, call_id: int) -> None:
+        """Forget a call that waits no more; from any thread."""
+        with self._lock:
+            self._latest.pop(call_id, None)
 
     def waiting(self, now: float) -> list[WaitEvent]:
         """The latest event of every call that still waits at `now` (monotonic seconds), the first to go

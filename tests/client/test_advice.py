@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.wire_cases import CASES, WALL_NOW, WireCase
 from tidegate_client.core import clouds, figures, limits
-from tidegate_client.core.refusal import SCOPES, Refusal
+from tidegate_client.core.refusal import SCOPES, Refusal, read_refusal
 from tidegate_client.fields import advice_from, answered_from, refusal_from
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -231,3 +231,13 @@ def test_a_long_body_is_read_in_a_bounded_way() -> None:
     assert clouds.details_wait_s(details) == 1.0
     assert clouds.sentence_wait_s("x" * 5000 + " try again in 5s") is None
     assert clouds.sentence_wait_s("try again in " + "1 s and " * 100_000) is None
+
+
+def test_a_servers_words_fit_one_line() -> None:
+    """Neither a forged line of a log nor a command for the terminal comes through a reason or a message."""
+    error = {"reason": "full\nINFO all is well", "message": "a\x1b[2Jb\u2028c 队列已满"}
+
+    for body in ({"error": error}, {"error": error["message"], "error_type": error["reason"]}):
+        refusal = read_refusal(body)
+        assert refusal.reason == "full INFO all is well"
+        assert refusal.message == "a [2Jb c 队列已满"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import socket
 import ssl
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -161,3 +164,35 @@ def test_a_policy_of_another_kind_is_refused_at_once(library: Any, factory: Any,
     """Not at the first call."""
     with pytest.raises(TypeError, match="give a RetryPolicy"):
         factory(policy={"max_attempts": 3})
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["block", "close"])
+async def test_a_client_that_is_closed_sends_nothing_more(engine: ScriptApp, by_name: bool) -> None:
+    """A call that waits ends with its client, as httpx ends one; nobody would close what it opens."""
+    engine.script += [busy(60_000)]
+    client = tidegate_client.AsyncClient(policy=RetryPolicy(wait_budget_s=100))
+    async with client:
+        call = asyncio.create_task(client.get(engine.url))
+        while not client._transport._driver._waiting:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        if by_name:
+            await client.aclose()
+    with pytest.raises(RuntimeError, match="client has been closed"):
+        await asyncio.wait_for(call, 10)
+
+    assert len(engine.received) == 1
+
+
+def test_a_thread_that_waits_hears_of_it_too(engine: ScriptApp) -> None:
+    """And a transport that another client opens again works as before."""
+    engine.script += [busy(60_000)]
+    transport = tidegate_client.RetryTransport(policy=RetryPolicy(wait_budget_s=100))
+    with httpx.Client(transport=transport) as client, concurrent.futures.ThreadPoolExecutor() as pool:
+        call = pool.submit(client.get, engine.url)
+        while not transport._driver._waiting:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(RuntimeError, match="client has been closed"):
+            call.result(10)
+    with httpx.Client(transport=transport) as client:
+        assert client.get(engine.url).status_code == 200

@@ -60,7 +60,7 @@ def read_refusal(body: object) -> Refusal:
     if isinstance(error, str):
         wait_s = sentence_wait_s(error)
         return Refusal(
-            _text(body, "error_type"), message=error[:_TEXT_CHARS], wait_s=wait_s, in_words=wait_s is not None
+            _text(body, "error_type"), message=_printable(error), wait_s=wait_s, in_words=wait_s is not None
         )
     members = error if isinstance(error, Mapping) else body
     words = [_text(members, name) for name in ("code", "type", "reason")]
@@ -92,7 +92,12 @@ def _named_wait(members: Mapping[object, object]) -> tuple[float | None, bool]:
 
 def _text(members: Mapping[object, object], name: str) -> str:
     value = members.get(name)
-    return value[:_TEXT_CHARS] if isinstance(value, str) else ""
+    return _printable(value) if isinstance(value, str) else ""
+
+
+def _printable(text: str) -> str:
+    """The start of a server's `text`, fit for one line of a log or a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text[:_TEXT_CHARS])
 
 
 def _seconds(value: object, unit_s: float) -> float | None:

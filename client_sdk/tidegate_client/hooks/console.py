@@ -1,7 +1,7 @@
 """A countdown on the terminal while calls wait, drawn by rich.
 
 Law: shows absolute deadlines (a tick that comes late is not added up); one line per waiting call, gone when
-it is over.
+it is over. A server's words are text: no markup of the terminal's.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class Countdown:
         with self._lock:
             self._events[event.call_id] = event
 
+    def ended(self, call_id: int) -> None:
+        """Take a call that waits no more off the list."""
+        with self._lock:
+            self._events.pop(call_id, None)
+
     def __enter__(self) -> Countdown:
         self._live.start()
         return self
@@ -61,6 +66,7 @@ class Countdown:
     def render(self) -> Table:
         """The lines as they stand now."""
         from rich.table import Table
+        from rich.text import Text
 
         with self._lock:
             now = time.monotonic()
@@ -70,7 +76,8 @@ class Countdown:
         for event in waiting[:_MOST_LINES]:
             left_s = f"{event.until - now:.0f} s"
             attempt = f"attempt {event.attempt} of {event.max_attempts}"
-            table.add_row(event.origin, event.reason, f"again in {left_s}", attempt)
+            words = (event.origin, event.reason, f"again in {left_s}", attempt)
+            table.add_row(*(Text(word) for word in words))
         if len(waiting) > _MOST_LINES:
             table.add_row(f"and {len(waiting) - _MOST_LINES} more")
         return table
