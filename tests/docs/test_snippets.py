@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +102,23 @@ def test_python_calls_what_there_is(page: Path, body: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=name_of)
 def test_toml_is_a_configuration(page: Path) -> None:
-    """Each block by itself, a `...` standing for a hash."""
+    """Each block by itself."""
     for body in blocks(page, "toml"):
-        Settings.load(**tomllib.loads(re.sub(r"sha256:\.\.\.", f"sha256:{'0' * 64}", body)))
+        configured(body)
+
+
+def test_manifests_are_manifests() -> None:
+    """YAML, and a configuration in it that the server would take."""
+    yaml: Any = pytest.importorskip("yaml")
+    found = [
+        manifest for page in PAGES for body in blocks(page, "yaml") for manifest in yaml.safe_load_all(body)
+    ]
+    assert {"ConfigMap", "Deployment"} <= {manifest["kind"] for manifest in found}
+    for manifest in found:
+        for body in manifest.get("data", {}).values():
+            configured(body)
+
+
+def configured(toml: str) -> Settings:
+    """The settings of this text, in which a `...` may stand for a hash."""
+    return Settings.load(**tomllib.loads(toml.replace("sha256:...", f"sha256:{'0' * 64}")))
