@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 SERVER = Path(importlib.import_module("tidegate").__file__ or "").parent
 CLIENT = Path(importlib.import_module("tidegate_client").__file__ or "").parent
+MAP = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 
 def imports(root: Path) -> Iterator[tuple[str, str]]:
@@ -67,3 +69,36 @@ def test_both_packages_are_typed() -> None:
     """Users' type checkers read our annotations."""
     assert (SERVER / "py.typed").is_file()
     assert (CLIENT / "py.typed").is_file()
+
+
+def files_of(folder: Path) -> set[str]:
+    """The names of its modules."""
+    return {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+
+
+@pytest.mark.parametrize(
+    "folder", [SERVER, SERVER / "asgi", SERVER / "core", CLIENT, CLIENT / "core"], ids=lambda path: path.name
+)
+def test_every_file_is_on_the_map(folder: Path) -> None:
+    """By its name: in docs/architecture.md, or where its own package says what each file decides."""
+    told = MAP.read_text(encoding="utf-8") + (folder / "__init__.py").read_text(encoding="utf-8")
+    assert not files_of(folder) - set(re.findall(r"\w+\.py\b", told))
+
+
+def test_every_folder_is_on_the_map_and_every_file_of_it_says_what_it_is_for() -> None:
+    """Whose files are not named one by one."""
+    told = MAP.read_text(encoding="utf-8")
+    for root in (SERVER, CLIENT):
+        for folder in root.iterdir():
+            if (folder / "__init__.py").is_file():
+                assert f"{folder.name}/" in told
+                for path in folder.glob("*.py"):
+                    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_what_is_on_the_map_is_there() -> None:
+    """Nobody is sent to a file that has gone."""
+    project = MAP.parent.parent
+    roots = (SERVER, CLIENT, project / "tests", project / "scripts")
+    there = {path.name for root in roots for path in root.rglob("*.py")}
+    assert not set(re.findall(r"\w+\.py\b", MAP.read_text(encoding="utf-8"))) - there

@@ -28,13 +28,27 @@ Where things are decided
     What the engine's token counter corrects: undercounted streams        growth.py
     What a reading is worth: fresh, stale, blind, frozen, stalled, asleep signal.py
     How much may run without readings                                     blind.py
-    When a refused caller may come back                                   retry_calendar.py, quota.py
+    When a refused caller may come back                                   retry_calendar.py
+    ... and one that has used up its quota                                quota.py, bucket.py
     How fast slots come free                                              rates.py
     How far an answer has come that runs                                  progress.py
     What a request has used in the end, and what that teaches             running.py, usage.py
     Who gives way in a full room                                          room.py
+    Why a request is refused, and what it is told                         refusals.py
+    On which of several engines, or of an engine's ranks, it runs         pool.py, ranks.py
+    Which engines have gone though work is charged to them                absent.py
+    Which of two capacities an engine's level goes by                     capacity.py
+    How many run where tokens come too slowly                             pace.py
+    When to look again at a level above the watermark                     backoff.py
+    Who is remembered: tenants and their conversations                    tenants.py
     The order of it all within one step                                   cycle.py
-    The operations                                                        gate.py
+    The operations, and all the state they work on                        gate.py, books.py
+
+The words it speaks in
+    What is asked and answered                                            decisions.py
+    What an engine says of itself                                         reading.py
+    What is to be seen of a gate                                          statistics.py, snapshot.py
+    What may be set, and what is said of a wrong value                    options.py, option_checks.py
 
 Units. Sizes are tokens of KV cache unless the name says otherwise (`_s` seconds, `_bytes`). A lease holds
 `share * prompt + seen` tokens and half a block per sequence, and has `left` tokens to generate in each
