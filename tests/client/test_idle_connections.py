@@ -7,11 +7,11 @@ the test's.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import types
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpcore
@@ -40,30 +40,45 @@ def passed_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return passed
 
 
+class Server(ThreadingHTTPServer):
+    """Answers every request and keeps every connection open; counts the connections."""
+
+    daemon_threads = True  # one waits on each connection until its client closes it
+    connections = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def setup(self) -> None:
+        self.server.connections += 1
+        super().setup()
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @pytest.fixture
-def accepted() -> Iterator[list[Any]]:
-    """A server that answers one request on each connection and then keeps it open; its connections."""
-    connections: list[Any] = []
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
-        connections.append(f"http://127.0.0.1:{listener.getsockname()[1]}/")
-        yield connections
-        listener.shutdown(socket.SHUT_RDWR)
+        yield made
+        made.shutdown()
         thread.join()
-    for connection in connections[1:]:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +92,14 @@ def accepted() -> Iterator[list[Any]]:
     ids=["httpx transport", "httpx client", "httpx2 transport", "httpx2 client"],
 )
 def test_after_a_wait_a_request_sets_out_on_a_new_connection(
-    client: Any, passed_s: list[float], accepted: list[Any]
+    client: Any, passed_s: list[float], server: Server
 ) -> None:
     """The server's own time is not yet up, and may be in the next moment."""
     with client() as made:
-        assert made.post(accepted[0], timeout=10).text == "ok"
+        assert made.post(server.url).text == "ok"
         passed_s[0] = IDLE_S
-        assert made.post(accepted[0], timeout=10).text == "ok"
-    assert len(accepted) == 1 + 2
+        assert made.post(server.url).text == "ok"
+    assert server.connections == 2
 
 
 @pytest.mark.parametrize(
@@ -97,23 +112,23 @@ def test_after_a_wait_a_request_sets_out_on_a_new_connection(
     ],
     ids=["httpx transport", "httpx client", "httpx2 transport", "httpx2 client"],
 )
-async def test_so_does_one_of_an_async_client(
-    client: Any, passed_s: list[float], accepted: list[Any]
-) -> None:
+async def test_so_does_one_of_an_async_client(client: Any, passed_s: list[float], server: Server) -> None:
     """Likewise."""
     async with client() as made:
-        assert (await made.post(accepted[0], timeout=10)).text == "ok"
+        assert (await made.post(server.url)).text == "ok"
         passed_s[0] = IDLE_S
-        assert (await made.post(accepted[0], timeout=10)).text == "ok"
-    assert len(accepted) == 1 + 2
+        assert (await made.post(server.url)).text == "ok"
+    assert server.connections == 2
 
 
-def test_limits_that_are_given_hold(passed_s: list[float], accepted: list[Any]) -> None:
-    """Who knows the server better says so."""
-    limits = httpx.Limits(keepalive_expiry=60.0)
-    with Client(limits=limits) as made:
-        assert made.post(accepted[0], timeout=10).text == "ok"
-        passed_s[0] = IDLE_S
-        with pytest.raises(httpx.ReadTimeout):  # this server answers only once on each
-            made.post(accepted[0], timeout=0.2)
-    assert len(accepted) == 1 + 1
+@pytest.mark.parametrize("limits", [None, httpx.Limits(keepalive_expiry=60.0)], ids=["at once", "as told"])
+def test_otherwise_a_connection_serves_again(
+    limits: httpx.Limits | None, passed_s: list[float], server: Server
+) -> None:
+    """Without a wait; and who knows the server better says so."""
+    given: dict[str, Any] = {} if limits is None else {"limits": limits}
+    with Client(**given) as made:
+        assert made.post(server.url).text == "ok"
+        passed_s[0] = IDLE_S if limits else 0.0
+        assert made.post(server.url).text == "ok"
+    assert server.connections == 1
