@@ -129,7 +129,7 @@ class Gate:
     def probe_failed(self, instance: str | None, now: float, uniform: Uniform) -> Step:
         """The probe could not read; from here on the age of the last reading speaks for itself."""
         if instance is not None:
-            self._books.pool.named(instance)
+            self._books.pool.could_not_read(instance)
         return self.advance(now, uniform)
 
     def advance(self, now: float, uniform: Uniform) -> Step:

@@ -43,6 +43,8 @@ class InstanceRecord:
         self.service_s = Usual(0.1)
         self.admitted_since_reading = 0
         self.lengths_known = False
+        self.is_silent = False  # the newest attempt to read it has failed
+        self.has_gone = False  # and it does none of the work that is charged to it
         self._read_bounds()
 
     def _read_bounds(self) -> None:
@@ -121,6 +123,7 @@ class InstanceRecord:
         self.calibration.learn(reading, self.ledger, self.signal.elapsed_s(now))
         self.signal.take(reading, self.ledger.held_tokens(), now)
         self.admitted_since_reading = 0
+        self.is_silent = self.has_gone = False
         self._read_bounds()
 
     def learn_prompts(self, reading: Reading, sizes: PromptSizes, now: float) -> None:

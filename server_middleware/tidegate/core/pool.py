@@ -1,8 +1,8 @@
 """The engine instances behind one gate, and where a request may go.
 
 Law of this file: an instance answers for itself. One that is hot takes its own share out, one that is
-silent freezes nobody else. Where the shell routes, its choice is charged; where the engine's balancer
-chooses, the least loaded instance that fits is.
+silent freezes nobody else, and one that has gone is charged with nothing more. Where the shell routes, its
+choice is charged; where the engine's balancer chooses, the least loaded instance that fits is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.core import ranks
+from tidegate.core.absent import Absence
 from tidegate.core.decisions import Ask
 from tidegate.core.instance import Instance
 from tidegate.core.lengths import Kinds, LengthModel
@@ -58,6 +59,7 @@ class Pool:
         self._prompts = prompts
         self.by_name: dict[str, Instance] = {DEFAULT: Instance(DEFAULT, options)}
         self._may_be_shut = options.signal.on_blind == "closed"
+        self._absence = Absence()
         self._spoken: list[Instance] | None = None  # those a reading has told of; `None`: look again
         self._plain_below = 0.0  # with `_spoken`: a prompt of fewer tokens at least meets no obstacle there
 
@@ -87,8 +89,13 @@ class Pool:
             instance = self.named(reading.instance)
             instance.lengths_known = known
             instance.observe(reading, now)
+        self._absence.look(self.by_name.values(), now)
         self._forget(now)
         self._spoken = None
+
+    def could_not_read(self, name: str) -> None:
+        """An attempt to read this instance has failed."""
+        self.named(name).is_silent = True
 
     def candidates(self, ask: Ask) -> list[Instance]:
         """Where this request may run."""
@@ -97,7 +104,8 @@ class Pool:
         spoken = self._spoken
         if spoken is None:
             spoken = [item for item in self.by_name.values() if item.signal.reading is not None]
-            spoken = self._spoken = spoken or [self.named(DEFAULT)]
+            present = [item for item in spoken if not item.has_gone]
+            spoken = self._spoken = present or spoken or [self.named(DEFAULT)]
             is_open = not (self._may_be_shut or all(item.is_asleep for item in spoken))
             self._plain_below = max(item.least_bound for item in spoken) if is_open else 0.0
         return spoken if ask.instance is None else ranks.of_rank(spoken, ask.instance) or spoken
