@@ -20,7 +20,8 @@ for (const { name, status, headers, body, quota, advice } of table.cases) {
 }
 
 test("headers may be a Headers, pairs or an object, in any case", () => {
-  const forms = [new Headers({ "Retry-After": "7" }), [["RETRY-AFTER", "7"]], { "Retry-After": "7" }];
+  const pairs = [["RETRY-AFTER", "7"]];
+  const forms = [new Headers(pairs), pairs, new Map(pairs), new Set(pairs), pairs.values(), { "Retry-After": "7" }];
   for (const headers of forms) assert.equal(parseAdvice({ status: 429, headers }).waitMs, 7_000);
 });
 

@@ -101,21 +101,46 @@ test("a wall clock set back or far forward: the first adds nothing, the second o
   assert.equal(cooldown.isOpen, true);
 });
 
+/** The news arrives by the channel, when the machine gets to it. */
+async function heldIn({ cooldown }) {
+  while (cooldown.remainingMs === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
 test("tabs with one name agree, a tab that comes later too; others do not hear", async () => {
   const name = `tabs-${process.pid}`;
   const first = watched({ name });
   const second = watched({ name });
   const stranger = watched({ name: `${name}-other` });
   first.cooldown.hold(30_000, { reason: "queue_full" });
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  await heldIn(second);
   assert.equal(second.cooldown.state.remainingSeconds, 30);
   assert.equal(second.cooldown.state.info.isFromOtherTab, true);
   assert.equal(second.cooldown.state.info.reason, "queue_full");
   const late = watched({ name });
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  await heldIn(late);
   assert.equal(late.cooldown.isOpen, false);
   assert.equal(stranger.cooldown.isOpen, true);
   for (const { cooldown } of [first, second, stranger, late]) cooldown.dispose();
+});
+
+test("after dispose a refusal that was under way is kept, and disturbs nobody", () => {
+  const { clock, cooldown } = watched({ name: `disposed-${process.pid}` });
+  cooldown.dispose();
+  cooldown.hold(3_000);
+  assert.equal(cooldown.remainingMs, 3_000);
+  assert.equal(clock.timers.size, 0);
+  clock.advance(3_001);
+  assert.equal(cooldown.isOpen, true);
+});
+
+test("what is no plain data stays in this tab; the wait itself is told", async () => {
+  const name = `functions-${process.pid}`;
+  const [first, second] = [watched({ name }), watched({ name })];
+  first.cooldown.hold(30_000, { reason: "queue_full", retry: () => {} });
+  await heldIn(second);
+  assert.deepEqual(second.cooldown.state.info, { isFromOtherTab: true });
+  assert.equal(first.cooldown.state.info.reason, "queue_full");
+  for (const { cooldown } of [first, second]) cooldown.dispose();
 });
 
 test("a reload goes on with the wait; damaged or full storage does no harm", () => {

@@ -63,6 +63,65 @@ test("a sentence on a 503 tells the time and proves nothing: it is shown, not se
   assert.equal(result.ok, true);
 });
 
+/** A refusal whose body begins and never ends. */
+function endless() {
+  const body = new ReadableStream({ start: (stream) => stream.enqueue(new TextEncoder().encode('{"error')) });
+  return new Response(body, { status: 429, headers: { "Retry-After": "2" } });
+}
+
+test("a refusal whose body never ends is judged by its headers", async () => {
+  const alive = setInterval(() => {}, 1_000); // as the connection would keep this process
+  const { fetchFunction } = scripted(endless());
+  const error = await fetchWithTidegate("http://x/", {}, { fetchFunction }).catch((thrown) => thrown);
+  clearInterval(alive);
+  assert.ok(error instanceof RateLimitedError);
+  assert.equal(error.waitMs, 2_000);
+});
+
+test("whoever leaves while a refusal is read has left", async () => {
+  const leaving = new AbortController();
+  const fetchFunction = async (_url, { signal }) => {
+    const body = new ReadableStream({ start: (stream) => signal.addEventListener("abort", () => stream.error(signal.reason)) });
+    return new Response(body, { status: 429, headers: { "Retry-After": "2" } });
+  };
+  const fetching = fetchWithTidegate("http://x/", { signal: leaving.signal }, { fetchFunction });
+  setImmediate(() => leaving.abort(new Error("left")));
+  await assert.rejects(fetching, /left/);
+});
+
+test("a body that can be read once is sent once, and the refusal is told as it is", async () => {
+  for (const body of [new ReadableStream(), (async function* () {})()]) {
+    const { asked, fetchFunction } = scripted(busy(), ok());
+    const init = { method: "POST", body };
+    const error = await fetchWithTidegate("http://x/", init, { fetchFunction, maxAttempts: 3 }).catch((thrown) => thrown);
+    assert.ok(error instanceof RateLimitedError);
+    assert.equal(asked.length, 1);
+  }
+});
+
+test("a wait of days is never shortened to a guess, whatever the caller allows", async () => {
+  const { asked, fetchFunction } = scripted(busy({ "Retry-After": "172800" }), ok());
+  const options = { fetchFunction, maxAttempts: 3, maxWaitMs: Infinity };
+  const error = await fetchWithTidegate("http://x/", {}, options).catch((thrown) => thrown);
+  assert.ok(error instanceof RateLimitedError);
+  assert.equal(asked.length, 1);
+});
+
+test("what another request is told meanwhile holds for one that waits; beyond its limit it ends", async () => {
+  const left = [40_000, 0];
+  const cooldown = { hold: () => {}, get remainingMs() { return left.shift(); } };
+  const options = { cooldown, maxAttempts: 3, uniform: () => 0.5 };
+  const { waits } = await onFakeTime(() => fetchWithTidegate("http://x/", {}, { ...scripted(busy(), ok()), ...options }));
+  assert.deepEqual(waits, [2_500, 40_500]);
+
+  left.push(70_000);
+  const { result } = await onFakeTime(() =>
+    fetchWithTidegate("http://x/", {}, { ...scripted(busy(), ok()), ...options }).catch((thrown) => thrown),
+  );
+  assert.ok(result instanceof RateLimitedError);
+  assert.equal(result.waitMs, 70_000);
+});
+
 test("one attempt by default: the refusal is thrown with its time, and the cooldown is held", async () => {
   const { asked, fetchFunction } = scripted(busy({ "Retry-After": "2" }, '{"error": {"reason": "queue_full"}}'));
   const cooldown = new Cooldown();

@@ -41,7 +41,7 @@ function collect(headers) {
     found.set(key, found.has(key) ? `${found.get(key)}, ${text}` : text);
   };
   if (headers == null) return found;
-  if (Array.isArray(headers)) for (const pair of headers) add(pair?.[0], pair?.[1]);
+  if (typeof headers[Symbol.iterator] === "function") for (const pair of headers) add(pair?.[0], pair?.[1]);
   else if (typeof headers.forEach === "function") headers.forEach((value, name) => add(name, value));
   else for (const [name, value] of Object.entries(headers)) add(name, value);
   return found;
@@ -166,12 +166,17 @@ function errorObject(body) {
   return inner !== null && typeof inner === "object" ? inner : parsed;
 }
 
-const EXHAUSTED = new Set(["insufficient_quota", "quota_exhausted", "billing_hard_limit_reached"]);
+const EXHAUSTED = new Set(["insufficient_quota", "quota_exhausted", "quota_exceeded", "billing_hard_limit_reached"]);
+
+function isUsedUp(error) {
+  const words = [error.code, error.type, error.reason].map((word) => String(word).toLowerCase());
+  return words.some((word) => EXHAUSTED.has(word)) || isDailyQuota(error.details);
+}
 
 /**
  * Reads what an answer advises.
  * @param {{status: number, headers?: unknown, body?: unknown, nowMs?: number}} answer
- *   `headers`: a Headers, an array of pairs, or an object; `body`: text or parsed JSON.
+ *   `headers`: a Headers, pairs in anything iterable, or an object; `body`: text or parsed JSON.
  * @returns {import("../tidegate.js").Advice}
  */
 export function parseAdvice({ status, headers, body, nowMs = Date.now() }) {
@@ -180,8 +185,7 @@ export function parseAdvice({ status, headers, body, nowMs = Date.now() }) {
   const isRefusal = status === 429 || status === 503 || status === 529;
   const advised = fromHeaders(found, nowMs) ?? fromBody(error, found, nowMs);
   const word = found.get("x-should-retry")?.toLowerCase();
-  const isExhausted = [error.code, error.type].some((each) => EXHAUSTED.has(each)) || isDailyQuota(error.details);
-  const isFinal = word === "false" || isExhausted;
+  const isFinal = word === "false" || isUsedUp(error);
   return {
     status,
     waitMs: advised?.waitMs ?? null,

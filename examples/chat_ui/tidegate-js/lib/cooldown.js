@@ -36,6 +36,7 @@ export class Cooldown extends EventTarget {
   #held = null; // {monotonicMs, wallMs, waitMs, info} or null when open
   #shownSeconds = 0;
   #listeners = [];
+  #isDisposed = false;
 
   /**
    * @param {object} [options]
@@ -114,10 +115,12 @@ export class Cooldown extends EventTarget {
     }
   }
 
-  /** Ends timers, listeners and the channel. */
+  /** Ends timers, listeners and the channel. A refusal that arrives afterwards is kept, and told to nobody. */
   dispose() {
+    this.#isDisposed = true;
     this.#clock.clearTimeout(this.#timer);
     this.#channel?.close();
+    this.#channel = null;
     for (const [target, type, listener] of this.#listeners) target.removeEventListener(type, listener);
     this.#listeners = [];
   }
@@ -136,6 +139,7 @@ export class Cooldown extends EventTarget {
   /** The next look: when the shown second changes. A timer that fires early finds time left and looks again. */
   #arm(remainingMs) {
     this.#clock.clearTimeout(this.#timer);
+    if (this.#isDisposed) return;
     const delayMs = (remainingMs % 1_000 || 1_000) + 1;
     this.#timer = this.#clock.setTimeout(() => this.look(), delayMs);
   }
@@ -152,7 +156,12 @@ export class Cooldown extends EventTarget {
 
   #tell() {
     const { remainingMs, info } = this.state;
-    this.#channel?.postMessage({ kind: "hold", waitMs: remainingMs, atMs: this.#clock.wallMs(), info });
+    const news = { kind: "hold", waitMs: remainingMs, atMs: this.#clock.wallMs() };
+    try {
+      this.#channel?.postMessage({ ...news, info });
+    } catch {
+      this.#channel?.postMessage(news); // what is no plain data stays in this tab
+    }
   }
 
   /** A wait from elsewhere has already run for a while; half a second is noise, not news. */

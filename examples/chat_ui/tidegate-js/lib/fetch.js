@@ -3,11 +3,13 @@
 // Law of this file: a request is sent again only when the server refused it before any work (429 or
 // 503 with advice it may be retried), never after an answer has begun and never after a lost
 // connection. The server's wait is a floor; jitter is added on top and grows with the attempt. A wait
-// beyond the caller's limit is an error at once, never a shortened wait.
+// beyond the caller's limit is an error at once, never a shortened wait. A refusal's body is read for two
+// seconds at most.
 
 import { MAX_BELIEVABLE_WAIT_MS, parseAdvice } from "./advice.js";
 
 const MAX_ERROR_BODY_CHARACTERS = 65_536;
+const MAX_ERROR_BODY_MS = 2_000;
 const BASE_MS = 500;
 const CAP_MS = 8_000;
 const GUESS_FLOOR_MS = 2_000;
@@ -100,16 +102,17 @@ function sleep(waitMs, signal) {
  * A failed fetch does not say why. An opaque request to the same address still arrives when only CORS
  * stands in the way, and fails when nobody is there.
  */
-async function whyUnreachable(url, fetchFunction) {
+async function whyUnreachable(url, fetchFunction, signal) {
   if (typeof navigator !== "undefined" && navigator.onLine === false) return "offline";
   if (typeof location === "undefined" || new URL(url, location.href).origin === location.origin) return "unreachable";
   try {
+    const late = AbortSignal.timeout(3_000);
     await fetchFunction(url, {
       mode: "no-cors",
       method: "HEAD",
       cache: "no-store",
       credentials: "omit",
-      signal: AbortSignal.timeout(3_000),
+      signal: signal && AbortSignal.any ? AbortSignal.any([late, signal]) : late,
     });
     return "blocked";
   } catch {
@@ -117,12 +120,34 @@ async function whyUnreachable(url, fetchFunction) {
   }
 }
 
+/** The body as far as it comes soon; what never ends is given up. */
+async function startOf(response) {
+  if (typeof response.body?.getReader !== "function") return response.text();
+  const reader = response.body.getReader();
+  const end = () => reader.cancel().catch(() => {});
+  const late = AbortSignal.timeout(MAX_ERROR_BODY_MS);
+  late.addEventListener("abort", end);
+  const decoder = new TextDecoder();
+  let text = "";
+  try {
+    while (text.length < MAX_ERROR_BODY_CHARACTERS) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      text += decoder.decode(value, { stream: true });
+    }
+  } finally {
+    late.removeEventListener("abort", end);
+    end();
+  }
+  return text;
+}
+
 async function explain(response) {
   const type = response.headers.get("content-type") ?? "";
   const isHtml = /\bhtml\b/.test(type);
   let body = "";
   try {
-    body = (await response.text()).slice(0, MAX_ERROR_BODY_CHARACTERS);
+    body = (await startOf(response)).slice(0, MAX_ERROR_BODY_CHARACTERS);
   } catch {
     // The headers alone must do.
   }
@@ -133,7 +158,7 @@ async function explain(response) {
  * Fetches; on a refusal waits and tries again as far as the options allow.
  *
  * @param {string | URL} url
- * @param {RequestInit} [init] `body` must be replayable (text, Blob, FormData) when `maxAttempts` > 1
+ * @param {RequestInit} [init] a `body` that can be read once only (a stream) is sent once, whatever `maxAttempts`
  * @param {import("../tidegate.js").TidegateOptions} [options]
  * @returns {Promise<Response>} an answer with an ok status
  * @throws {RateLimitedError | RefusedError | UnreachableError | DOMException}
@@ -154,10 +179,13 @@ export async function fetchWithTidegate(url, init = {}, options = {}) {
       response = await fetchFunction(url, init);
     } catch (error) {
       if (init.signal?.aborted) throw error;
-      throw new UnreachableError(await whyUnreachable(url, fetchFunction), error);
+      const why = await whyUnreachable(url, fetchFunction, init.signal);
+      init.signal?.throwIfAborted();
+      throw new UnreachableError(why, error);
     }
     if (response.ok) return response;
     const { advice, isHtml } = await explain(response);
+    init.signal?.throwIfAborted();
     if (!advice.isRefusal || !advice.mayRetry || (advice.status === 503 && advice.waitMs === null)) {
       throw new RefusedError(advice, isHtml);
     }
@@ -166,9 +194,20 @@ export async function fetchWithTidegate(url, init = {}, options = {}) {
     cooldown?.hold(waitMs, { reason: advice.reason, message: advice.message, isGuess });
     // A sentence says when, but proves no refusal before work: a person may send again, this does not.
     const isProven = advice.status === 429 || advice.source !== "message";
-    if (attempt >= maxAttempts || !isProven || (advice.waitMs ?? waitMs) > maxWaitMs) throw refusal;
-    const pauseMs = waitMs + (isGuess ? 0 : fullJitterMs(attempt, uniform));
-    onWait({ attempt, maxAttempts, waitMs: pauseMs, reason: advice.reason, isGuess });
-    await sleep(pauseMs, init.signal);
+    const isTooLong = (advice.waitMs !== null && isGuess) || waitMs > maxWaitMs;
+    if (attempt >= maxAttempts || !isProven || isTooLong || isOneShot(init.body)) throw refusal;
+    let pauseMs = waitMs + (isGuess ? 0 : fullJitterMs(attempt, uniform));
+    while (pauseMs > 0) {
+      onWait({ attempt, maxAttempts, waitMs: pauseMs, reason: advice.reason, isGuess });
+      await sleep(pauseMs, init.signal);
+      // Another request may have been told to wait longer meanwhile: that holds for this one too.
+      const leftMs = cooldown?.remainingMs ?? 0;
+      if (leftMs > maxWaitMs) throw new RateLimitedError(advice, leftMs, refusal.refusals);
+      pauseMs = leftMs > 0 ? leftMs + fullJitterMs(attempt, uniform) : 0;
+    }
   }
+}
+
+function isOneShot(body) {
+  return typeof body?.getReader === "function" || typeof body?.[Symbol.asyncIterator] === "function";
 }

@@ -1,13 +1,14 @@
 // The part of Structured Fields (RFC 9651) that the RateLimit fields use.
 //
 // Law of this file: a field that does not parse is null as a whole, as the RFC demands; it is never
-// half believed. Items are strings or tokens, parameters are integers, strings, tokens or flags.
+// half believed. Items are strings or tokens, parameters are integers, strings, tokens or flags; a value of
+// any other kind is null, and spoils nothing beside it.
 
 const KEY = /[a-z*][a-z0-9_.*-]*/y;
 const TOKEN = /[A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_`|~-]*/y;
 const STRING = /"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"/y;
 const INTEGER = /-?[0-9]{1,15}(?![0-9.])/y;
-const BYTES = /:[A-Za-z0-9+/=]*:/y;
+const OTHER = /:[A-Za-z0-9+/=]*:|-?[0-9]{1,12}\.[0-9]{1,3}(?![0-9.])|\?[01]|@-?[0-9]{1,15}(?![0-9.])/y;
 
 class Cursor {
   constructor(text) {
@@ -38,8 +39,9 @@ function bareItem(cursor) {
   if (found) return { value: found[1].replace(/\\(["\\])/g, "$1") };
   found = cursor.take(INTEGER);
   if (found) return { value: Number(found[0]) };
-  found = cursor.take(BYTES) ?? cursor.take(TOKEN);
-  return found ? { value: found[0] } : null;
+  found = cursor.take(TOKEN);
+  if (found) return { value: found[0] };
+  return cursor.take(OTHER) ? { value: null } : null; // bytes, a decimal, a Boolean, a date
 }
 
 function parameters(cursor) {
