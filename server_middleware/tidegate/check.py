@@ -53,7 +53,8 @@ async def _level(out: Console, settings: Settings) -> int:
     except Exception as error:  # noqa: BLE001 - whatever a source raises is the finding
         out.print(f"[bold red]No level:[/bold red] {escape(str(error) or repr(error))}")
         out.print(f"The gate would start blind: {_BLIND[settings.probe.on_blind]}")
-        if settings.probe.source in ("auto", "registry"):
+        is_told_where = settings.probe.urls or settings.probe.path
+        if settings.probe.source == "registry" or (settings.probe.source == "auto" and not is_told_where):
             out.print("Inside a server process that publishes its metrics the probe may still find them.")
         return 1
     finally:

@@ -80,7 +80,6 @@ async def test_a_page_that_tells_no_level(
 async def test_a_port_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address stands in the line; the policy too."""
     monkeypatch.setenv("TIDEGATE_PROBE__URLS", "http://127.0.0.1:9/metrics")
-    monkeypatch.setenv("TIDEGATE_PROBE__SOURCE", "prometheus")
     said = await said_by_check(1)
     assert "No level: http://127.0.0.1:9/metrics: " in said
     assert "more carefully (probe.on_blind = 'local')" in said
