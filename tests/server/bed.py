@@ -79,6 +79,11 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             return
 
 
+def bearer(key: str, **more: str) -> dict[str, str]:
+    """The headers of a caller with this key."""
+    return {"authorization": f"Bearer {key}", **more}
+
+
 class Level:
     """A probe whose reading the test sets."""
 

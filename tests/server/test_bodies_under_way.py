@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
-from tests.server.bed import Level, bed, until
-from tests.server.test_waiting_cases import Upload
+from tests.server.bed import Level, Raw, bed, until
 from tidegate.asgi.reading import SILENT_S, SMALL_BYTES, BytesHeld, NoRoom
+from tidegate.asgi.types import Message
 
 MOST = 16 * SMALL_BYTES * 64
 
@@ -69,3 +71,66 @@ async def test_what_has_fallen_silent_gives_way_to_what_comes() -> None:
             assert upload.status == 200
         assert bodies.held_bytes == 0
         assert not bodies._large
+
+
+async def test_bodies_being_read_count_against_the_queues_bytes() -> None:
+    """Slow uploads cannot take more memory than the queue may; what they held is given back."""
+    async with bed(queue={"max_bytes": 10_000}, level=Level(capacity_tokens=1_000_000)) as b:
+        slow = Upload(b.gate)
+        slow.push(b"x" * 8_000)
+        await until(lambda: b.runtime.door._admission._bodies.held_bytes == 8_000)
+        other = Upload(b.gate)
+        other.push(b"x" * 5_000)
+        await other.task
+        assert other.sent[0]["status"] == 429
+        error = json.loads(other.sent[1]["body"])["error"]
+        assert (error["reason"], error["scope"]) == ("queue_full", "model")
+        assert dict(other.sent[0]["headers"])[b"retry-after"]
+        slow.push(b"", more=False)
+        await slow.task
+        assert slow.sent[0]["status"] == 200
+        assert b.runtime.door._admission._bodies.held_bytes == 0
+
+
+class Upload(Raw):
+    """A request whose body arrives as the test says."""
+
+    def __init__(self, gate: Any) -> None:
+        super().__init__(gate)
+        self._incoming.get_nowait()
+
+    def push(self, part: bytes, more: bool = True) -> None:
+        message: Message = {"type": "http.request", "body": part, "more_body": more}
+        self._incoming.put_nowait(message)
+
+
+async def test_shadow_mode_lets_a_slow_body_take_its_time() -> None:
+    """Neither time-out nor bytes held end it."""
+    settings: dict[str, Any] = {"queue": {"max_bytes": 10}, "body": {"timeout_s": 0.05}}
+    async with bed(mode="shadow", **settings) as b:
+        slow = Upload(b.gate)
+        slow.push(b"x" * 100)
+        await asyncio.sleep(0.2)
+        slow.push(b"y", more=False)
+        await slow.task
+        assert b.app.bodies == [b"x" * 100 + b"y"]
+
+
+async def test_a_body_too_large_to_be_looked_at_is_413() -> None:
+    """Else padding would be a way round the field policy; declared or not, and never in shadow mode."""
+    for headers in ({}, {"content-length": "101"}):
+        async with bed(body={"max_bytes": 100}) as b:
+            raw = Raw(b.gate, b'{"priority": -9, "prompt": "' + b"x" * 100 + b'"}', headers)
+            await raw.task
+            assert raw.status == 413
+            error = json.loads(raw.sent[1]["body"])["error"]
+            assert "body.max_bytes" in error["message"]
+            assert b.app.started == 0
+    async with bed(body={"max_bytes": 100, "oversize": "pass"}) as b:
+        raw = Raw(b.gate, b"x" * 200)
+        await raw.task
+        assert (raw.status, b.app.bodies) == (200, [b"x" * 200])
+    async with bed(body={"max_bytes": 100}, mode="shadow") as b:
+        raw = Raw(b.gate, b"x" * 200)
+        await raw.task
+        assert (raw.status, b.app.bodies) == (200, [b"x" * 200])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
+from tests.server.bed import Level, bearer
+from tests.serving import serving
+from tidegate import AdmissionMiddleware, Settings
 from tidegate.asgi.cors import EXPOSED, Cors, CorsOptions, expose
 from tidegate.asgi.types import HeaderList
 
@@ -130,3 +134,42 @@ async def test_beside_starlettes_middleware() -> None:
     }
     await app(scope, receive, send)
     assert exposed(starts[0]["headers"]) == ["X-Own", *EXPOSED]
+
+
+SPENT = [{"name": "spent", "keys": ["spent"], "requests_per_s": 0.001, "request_burst": 1}]
+
+
+async def test_r6_r7_r8_a_page_reads_the_refusal_in_both_orders_of_middleware() -> None:
+    """R6, R7, R8: CORS outside us or not at all; preflights cost nothing and are never refused."""
+    page = {"origin": "https://chat.example"}
+    preflight = {**page, "access-control-request-method": "POST"}
+
+    async def handler(request: Any) -> JSONResponse:
+        return JSONResponse({})
+
+    gate: dict[str, Any] = {
+        "settings": Settings.load(metrics=False, tenants=SPENT, cors={"allow_origins": [page["origin"]]}),
+        "probe": Level(),
+    }
+    cors: dict[str, Any] = {"allow_origins": [page["origin"]], "allow_methods": ["POST"]}
+    for outermost_is_ours in (True, False):
+        app = Starlette(routes=[Route("/v1/completions", handler, methods=["POST"])])
+        layers: list[tuple[Any, dict[str, Any]]] = [(CORSMiddleware, cors), (AdmissionMiddleware, gate)]
+        for layer, options in layers if outermost_is_ours else reversed(layers):
+            app.add_middleware(layer, **options)
+        async with serving(app) as url, _client(url) as client:
+            for _ in range(3):
+                assert (await client.options("/v1/completions", headers=preflight)).status_code == 200
+            await client.post("/v1/completions", json={}, headers=bearer("spent", **page))
+            refused = await client.post("/v1/completions", json={}, headers=bearer("spent", **page))
+            assert refused.status_code == 429
+            assert set(refused.headers.get_list("access-control-allow-origin")) == {page["origin"]}
+            exposed = refused.headers["access-control-expose-headers"].lower()
+            assert "retry-after" in exposed
+            assert refused.json()["error"]["retry_after"] >= 1
+            again = await client.options("/v1/completions", headers=preflight)
+            assert again.status_code == 200
+
+
+def _client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.server.bed import App
+from tests.server.bed import App, bed
 from tidegate import Reading, Settings
 from tidegate.asgi.runtime import Parts, Runtime
 from tidegate.core.decisions import Ask
@@ -178,3 +178,10 @@ async def test_the_choice_and_its_reason_are_in_the_log(caplog: pytest.LogCaptur
         "Tidegate: the level comes from Prometheus text at http://a:1/metrics; "
         "engine: recognised by its metrics"
     ]
+
+
+async def test_the_probe_hurries_near_the_watermark_in_force() -> None:
+    """The poller is told the real one, not a constant."""
+    async with bed(kv={"high_watermark": 0.5}) as b:
+        b.runtime.ticker.tick()
+        assert b.runtime._poller._watermark() == 0.5

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.bed import Bed, Level, bed, until
+from tests.server.bed import Bed, Level, bearer, bed, until
 from tests.wire_cases import WRITTEN_BY_TIDEGATE, WireCase
 from tidegate import Reading
 from tidegate.asgi.headers import refusal_headers
@@ -60,20 +60,16 @@ def test_the_client_reads_what_we_write(reason: Reason) -> None:
         assert (advice.wait_s, advice.should_retry) == (2.371, True)
 
 
-def as_(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
 async def _second(b: Bed) -> httpx.Response:
-    await b.post(headers=as_("t"))
-    return await b.post(headers=as_("t"))
+    await b.post(headers=bearer("t"))
+    return await b.post(headers=bearer("t"))
 
 
 async def _beyond_the_seats(b: Bed) -> httpx.Response:
     b.app.go.clear()
     sent = []
     for number in range(4):
-        sent.append(b.send({"prompt": str(number)}, headers=as_("t")))
+        sent.append(b.send({"prompt": str(number)}, headers=bearer("t")))
         await until(lambda: b.app.running + b.runtime.statistics().queued == len(sent) or sent[-1].done())
     last = await sent[3]
     b.app.go.set()
@@ -88,7 +84,7 @@ async def _impatient(b: Bed) -> httpx.Response:
 
 
 async def _huge(b: Bed) -> httpx.Response:
-    return await b.post({"prompt": [1] * 3_000, "max_tokens": 1}, headers=as_("t"))
+    return await b.post({"prompt": [1] * 3_000, "max_tokens": 1}, headers=bearer("t"))
 
 
 async def _draining(b: Bed) -> httpx.Response:
