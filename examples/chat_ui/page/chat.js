@@ -7,6 +7,7 @@
 import { Conversation } from "./conversation.js";
 import { startDemo } from "./demo.js";
 import * as notice from "./notice.js";
+import { siteStorage, tabStorage } from "./storage.js";
 import { clockTime, preferredLanguage, say, setLanguage } from "./text.js";
 import { Cooldown, fullJitterMs } from "./tidegate/tidegate.js";
 import { addAnswer, addQuestion } from "./transcript.js";
@@ -20,7 +21,7 @@ const narrow = matchMedia("(max-width: 560px)");
 const DRAFT_KEY = "tidegate:draft";
 const MAX_AUTO_SENDS = 5; // then a person must look
 
-const cooldown = new Cooldown({ name: "chat", storage: sessionStorage });
+const cooldown = new Cooldown({ name: "chat", storage: tabStorage });
 const conversation = new Conversation(document.querySelector("meta[name=chat-api]").content, cooldown);
 let underway = null; // the AbortController of the request under way
 let refusedDraft = false; // this tab's draft was refused and may be sent by itself
@@ -43,7 +44,7 @@ function refresh() {
 function fitDraft() {
   draft.style.height = "auto";
   draft.style.height = `${Math.min(draft.scrollHeight, innerHeight * 0.35)}px`;
-  sessionStorage.setItem(DRAFT_KEY, draft.value);
+  tabStorage.setItem(DRAFT_KEY, draft.value);
 }
 
 function setDraft(text) {
@@ -171,7 +172,7 @@ addEventListener("pagehide", () => underway?.abort()); // the backend sees it an
 
 function speak(language) {
   setLanguage(language);
-  localStorage.setItem("tidegate:language", language);
+  siteStorage.setItem("tidegate:language", language);
   const button = byId("language");
   button.textContent = language === "zh" ? "EN" : "中文";
   button.lang = language === "zh" ? "en" : "zh-CN";
@@ -198,7 +199,7 @@ function speak(language) {
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 
 function paintTheme() {
-  const chosen = localStorage.getItem("tidegate:theme");
+  const chosen = siteStorage.getItem("tidegate:theme");
   document.documentElement.style.colorScheme = chosen ?? "light dark";
   const isDark = chosen ? chosen === "dark" : systemDark.matches;
   byId("theme").textContent = isDark ? "☀" : "☾";
@@ -206,8 +207,8 @@ function paintTheme() {
 }
 
 byId("theme").addEventListener("click", () => {
-  const isDark = (localStorage.getItem("tidegate:theme") ?? (systemDark.matches ? "dark" : "light")) === "dark";
-  localStorage.setItem("tidegate:theme", isDark ? "light" : "dark");
+  const isDark = (siteStorage.getItem("tidegate:theme") ?? (systemDark.matches ? "dark" : "light")) === "dark";
+  siteStorage.setItem("tidegate:theme", isDark ? "light" : "dark");
   paintTheme();
 });
 systemDark.addEventListener("change", paintTheme);
@@ -216,8 +217,8 @@ byId("language").addEventListener("click", () => {
   startDemo();
 });
 
-setDraft(sessionStorage.getItem(DRAFT_KEY) ?? "");
-speak(localStorage.getItem("tidegate:language") ?? preferredLanguage());
+setDraft(tabStorage.getItem(DRAFT_KEY) ?? "");
+speak(siteStorage.getItem("tidegate:language") ?? preferredLanguage());
 startDemo();
 draft.focus();
 performance.mark("chat-ready");
