@@ -10,6 +10,7 @@ import pytest
 from tests.server.bed import Raw, bed, until
 from tidegate import Reading
 from tidegate.asgi.disconnect import DisconnectWatch
+from tidegate.asgi.examine import OFF_LOOP_BYTES
 from tidegate.asgi.outcomes import LetPass
 from tidegate.asgi.types import Message, Receive, Scope, Send
 from tidegate.asgi.waiters import Answer
@@ -175,3 +176,49 @@ async def test_a_switch_lets_all_pass_and_ends_no_lease_that_was_just_granted() 
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers].count(Admit) == granted == room.statistics().running
     assert {type(answer) for answer in answers} == {Admit, LetPass}
+
+
+class Upload(Raw):
+    """A request whose body comes as the test says."""
+
+    def __init__(self, gate: Any) -> None:
+        super().__init__(gate)
+        self._incoming.get_nowait()
+
+    def push(self, part: bytes, *, more: bool = True) -> None:
+        self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": more})
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("what", ["drain", "shadow", "off"])
+async def test_what_changes_while_a_body_comes_holds_for_it_too(what: str, is_full: bool) -> None:
+    """It was let in at the door; a server that stops starts nobody, a gate switched off holds none."""
+    async with bed(default_tenant={"max_concurrency": 1}) as gate:
+        if is_full:
+            gate.app.go.clear()
+        first = Raw(gate.gate)
+        await until(lambda: gate.app.running == 1 if is_full else first.task.done())
+        late = Upload(gate.gate)
+        late.push(b'{"n": ')
+        await asyncio.sleep(0.01)
+        if what == "drain":
+            gate.runtime.drain()
+        else:
+            gate.runtime.set_mode(what, "by a test")
+        late.push(b"100}", more=False)
+        await until(lambda: late.task.done() or gate.app.running == 1 + is_full)
+        gate.app.go.set()
+        await asyncio.gather(first.task, late.task)
+        assert late.status == (503 if what == "drain" else 200)
+        assert gate.app.bodies[1:] == ([] if what == "drain" else [b'{"n": 100}'])
+
+
+async def test_draining_refuses_a_request_whose_body_is_large_and_looked_at_elsewhere() -> None:
+    """In a thread, while the loop turns."""
+    async with bed() as gate:
+        body = b'{"prompt": "' + b"x" * 2 * OFF_LOOP_BYTES + b'"}'
+        late = Raw(gate.gate, body)
+        asyncio.get_running_loop().call_soon(gate.runtime.drain)
+        await late.task
+        assert late.status == 503
+        assert gate.app.started == 0

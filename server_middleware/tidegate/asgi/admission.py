@@ -85,7 +85,7 @@ class Admission:
         held = self._bodies.body()
         arrival.is_replayable = False  # until the body is whole, a fault would lose a part of it
         try:
-            counted, timeout_s = (None, UNBOUNDED_S) if self._is_shadow else (held, self._bounds.timeout_s)
+            counted, timeout_s = (None, UNBOUNDED_S) if self._lets_pass else (held, self._bounds.timeout_s)
             length_bytes = content_length(arrival.lines)
             body = Body(arrival.watch.receive, length_bytes, self._bounds.max_bytes, counted)
             waiting = body.begin()
@@ -105,6 +105,8 @@ class Admission:
             held.end()
         ask = asked.ask
         arrival.priority_class = ask.priority_class
+        if self.is_draining:  # since it came to the door
+            raise self._way_out(arrival, unbooked.draining(self._around.uniform))
         try:
             if ask.is_keyed:
                 arrival.watch.start()  # superseding needs to know whether the caller is still there
@@ -134,34 +136,35 @@ class Admission:
             raise self._bad_request(413, TOO_LARGE.format(bytes=self._bounds.max_bytes), arrival)
         if body.complete and body.read_bytes > OFF_LOOP_BYTES:
             return None
-        return self._builder.build(caller, arrival, body, changes=not self._is_shadow)
+        return self._builder.build(caller, arrival, body, changes=not self._lets_pass)
 
     async def _asked_off_loop(self, arrival: Arrival, caller: Caller, body: Body) -> Asked:
-        changes = not self._is_shadow
+        changes = not self._lets_pass
         return await self._builder.build_off_loop(caller, arrival, body, changes=changes)
 
     async def _queued(self, arrival: Arrival, asked: Asked, seat: Queued) -> Admit | Refuse:
         position, wait_s = seat.position, seat.estimated_wait_s
         self._verdicts.say(EventKind.QUEUED, arrival, position=position, estimated_wait_s=wait_s)
-        if self._is_shadow:
+        if self._lets_pass:
             self._room.leave(asked.ask.ticket)
             self._verdicts.say(EventKind.SHADOWED, arrival, reason="queued")
             raise Bypass
         return await self._seats.wait(arrival, asked)
 
     def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Exception:
-        if self._is_shadow:
+        if self._lets_pass:
             self._verdicts.say(EventKind.SHADOWED, arrival, reason="bad_request")
             return Bypass()
         return self._verdicts.rejected(status, text, arrival, param)
 
     @property
-    def _is_shadow(self) -> bool:
-        return self._manners.mode() == "shadow"
+    def _lets_pass(self) -> bool:
+        """In shadow mode; or switched off since the request came to the door."""
+        return self._manners.mode() != "enforce"
 
     def _way_out(self, arrival: Arrival, refuse: Refuse) -> Exception:
         """A refusal as the way out that the mode asks for."""
-        if self._is_shadow:
+        if self._lets_pass:
             self._verdicts.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
             return Bypass()
         return self._verdicts.denied(arrival, refuse)
