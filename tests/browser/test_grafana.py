@@ -96,8 +96,11 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
 
 
 def test_every_alert_says_what_to_do() -> None:
-    """An alert without an action only wakes people."""
+    """An alert without an action only wakes people; a panel that it names is on the dashboard."""
+    titles = {panel["title"] for panel in dashboard()["panels"]}
     for rule in alerts():
+        quoted = re.findall(r"'([A-Z][^']*)'", rule["annotations"]["action"])
+        assert {name for name in quoted if not name.startswith("Tidegate: ")} <= titles
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["action"]
