@@ -42,7 +42,10 @@ def ended(call: Call, response: Any) -> Any:
     response.request = call.request
     error = _error(call, response, call.decision)
     if not _wants_response(call) or (call.setup.library.in_memory and sent is None):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else the error holds this frame, and this frame the error, until the collector comes
     # The SDK on top would spend its own attempts on a refusal that has been judged already.
     response.headers["x-should-retry"] = "false"
     response.extensions = {**response.extensions, EXTENSION: error}

@@ -32,6 +32,8 @@ def call_options(*, on_wait: OnWait | None = None, **changes: Any) -> Iterator[N
     """Change the policy, or listen to the waits, of every call made inside the block.
 
     `changes` are fields of RetryPolicy (`deadline_s=30`, `idempotent=True`). Blocks nest; the inner one wins.
+    A block holds for the task or thread it is in: around the `yield` of a generator that a framework runs in
+    another one it changes nothing.
 
     Raises:
         ValueError: for a value RetryPolicy refuses.
@@ -43,7 +45,8 @@ def call_options(*, on_wait: OnWait | None = None, **changes: Any) -> Iterator[N
     try:
         yield
     finally:
-        _current.reset(token)
+        with contextlib.suppress(ValueError):  # ended in another task than it began in: nothing is set here
+            _current.reset(token)
 
 
 def current_options() -> CallOptions:

@@ -44,7 +44,7 @@ def test_the_limit_grows_only_when_used_and_keeps_its_bounds() -> None:
     assert limit.places == 2
 
 
-@pytest.mark.parametrize("options", [{"least": 0}, {"first": 300}, {"keep": 1.0}])
+@pytest.mark.parametrize("options", [{"least": 0}, {"first": 300}, {"keep": 1.0}, {"first": "3"}])
 def test_bad_bounds_are_told(options: dict[str, Any]) -> None:
     """Bounds out of order are an error that shows them."""
     with pytest.raises(ValueError, match="AdaptiveConcurrency"):

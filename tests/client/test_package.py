@@ -98,8 +98,10 @@ def test_users_types_check(checker: list[str]) -> None:
         ("backoff_cap_s", float("inf"), "backoff_cap_s is inf: give seconds, more than 0"),
         ("jitter_base_s", float("nan"), "jitter_base_s is nan"),
         ("on_give_up", "ignore", "on_give_up is 'ignore': use auto, raise or response"),
-        ("retry_statuses", {200}, "retry_statuses is [200]: give error statuses"),
-        ("retry_statuses", {"502"}, "retry_statuses is ['502']"),
+        ("retry_statuses", {200}, "retry_statuses is {200}: give a set of error statuses"),
+        ("retry_statuses", {"502"}, "retry_statuses is {'502'}"),
+        ("retry_statuses", 502, "retry_statuses is 502: give a set"),
+        ("concurrency", 5, "concurrency is 5: give AdaptiveConcurrency"),
     ],
 )
 def test_a_bad_option_is_told_with_the_way_out(field: str, value: object, told: str) -> None:

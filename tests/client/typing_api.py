@@ -19,7 +19,7 @@ from tidegate_client.hooks.log import log_waits
 from tidegate_client.sdks import anthropic_client, async_openai_client, openai_client, retrying
 from tidegate_client.testing import FakeClock, ScriptedServer, answer, refuse
 
-policy = RetryPolicy(max_attempts=3, deadline_s=30, retry_statuses=frozenset({502}))
+policy = RetryPolicy(max_attempts=3, deadline_s=30, retry_statuses={502})
 
 
 def show(event: WaitEvent) -> None:

@@ -40,6 +40,10 @@ class Why(str, enum.Enum):
     COOLING_DOWN = "cooling_down"  # not sent: its turn would not have come within this caller's budget
     THROTTLED = "throttled"  # not sent: the origin has been refusing most calls
 
+    def __str__(self) -> str:
+        """The value: the same in every version of Python, in a log line or an f-string."""
+        return str(self.value)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answered:

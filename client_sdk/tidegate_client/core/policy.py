@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from .concurrency import AdaptiveConcurrency
@@ -63,7 +65,7 @@ class RetryPolicy:
     retry_connect_errors: bool = True
     retry_read_errors: bool = False
     retry_streams: bool = False
-    retry_statuses: frozenset[int] = frozenset()
+    retry_statuses: AbstractSet[int] = frozenset()
     idempotent: bool = False
     on_give_up: OnGiveUp = "auto"
     announce: bool = True
@@ -102,14 +104,22 @@ class RetryPolicy:
             throttle_k,
             "give a factor, 1 or more (2 is usual), or None.",
         )
-        statuses = self.retry_statuses
+        concurrency = self.concurrency
         _check(
-            all(_whole(status, 400) and status < 600 for status in statuses),
-            "retry_statuses",
-            sorted(statuses, key=str),
-            "give error statuses, 400 to 599.",
+            concurrency is None or isinstance(concurrency, AdaptiveConcurrency),
+            "concurrency",
+            concurrency,
+            "give AdaptiveConcurrency(most=...), or None for no limit.",
         )
-        object.__setattr__(self, "retry_statuses", frozenset(statuses))
+        statuses: object = self.retry_statuses
+        _check(
+            isinstance(statuses, Collection)
+            and all(_whole(status, 400) and status < 600 for status in statuses),
+            "retry_statuses",
+            statuses,
+            "give a set of error statuses, 400 to 599.",
+        )
+        object.__setattr__(self, "retry_statuses", frozenset(self.retry_statuses))
 
     def may_repeat(self, method: str) -> bool:
         """Whether a request with this method may be carried out twice without harm."""

@@ -1,0 +1,61 @@
+"""Options and errors as a program meets them: in whatever context, in a log line, and gone when caught."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import gc
+import json
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.stacks import Scene, Stack, every_stack
+from tidegate_client import RateLimited, Why, call_options
+from tidegate_client.options import current_options
+from tidegate_client.testing import refuse
+
+
+@pytest.mark.parametrize("ended_elsewhere", [True, False])
+def test_a_block_that_ends_in_another_context_is_no_error(ended_elsewhere: bool) -> None:
+    """A framework may begin and end a generator in two threads: it changes nothing there, nor breaks it."""
+
+    def patience() -> Iterator[None]:
+        with call_options(deadline_s=5):
+            yield
+
+    block, begun = patience(), contextvars.copy_context()
+    begun.run(next, block)
+    (contextvars.copy_context() if ended_elsewhere else begun).run(lambda: list(block))
+
+    assert begun.run(current_options).changes == ({"deadline_s": 5} if ended_elsewhere else {})
+    assert current_options().changes == {}
+
+
+def test_why_is_written_as_its_value() -> None:
+    """In every version of Python: as a text, in an f-string, in a format."""
+    assert [str(Why.QUOTA), f"{Why.QUOTA}", f"{Why.QUOTA:>6}", json.dumps(Why.QUOTA)] == [
+        "quota",
+        "quota",
+        " quota",
+        '"quota"',
+    ]
+
+
+@every_stack
+async def test_an_error_that_is_caught_is_gone(stack: Stack) -> None:
+    """It does not wait for the garbage collector, with its answer's body in its arms."""
+    scene = Scene(stack, refuse(300))
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(RateLimited):
+            try:
+                await scene.get()
+            except RateLimited as error:
+                caught = weakref.ref(error)
+                raise
+        assert caught() is None
+    finally:
+        gc.enable()
