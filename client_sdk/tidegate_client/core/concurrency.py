@@ -31,9 +31,8 @@ class AdaptiveConcurrency:
     def __post_init__(self) -> None:
         bounds = (self.least, self.first, self.most)
         if any(type(bound) is not int for bound in bounds) or not 1 <= self.least <= self.first <= self.most:
-            raise ValueError(
-                f"AdaptiveConcurrency least, first, most are {bounds!r}: give whole numbers in order, from 1 on."
-            )
+            told = f"AdaptiveConcurrency least, first, most are {bounds!r}"
+            raise ValueError(f"{told}: give whole numbers in order, from 1 on.")
         if not 0 < self.keep < 1:
             raise ValueError(f"AdaptiveConcurrency.keep is {self.keep!r}: give a share between 0 and 1.")
 
