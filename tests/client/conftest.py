@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.real_server import ScriptApp, real_server
+from tidegate_client.board import Board
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,9 @@ def engine(_running_server: ScriptApp) -> ScriptApp:
     _running_server.script.clear()
     _running_server.received.clear()
     return _running_server
+
+
+@pytest.fixture
+def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test starts with no memory of any server."""
+    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())

@@ -13,15 +13,11 @@ import pytest
 from examples.upstream_service.app import create_app, patience_s
 from tests.client.real_server import Line, ScriptApp, busy
 from tidegate_client import RetryPolicy
-from tidegate_client.board import Board
 
 POLICY = RetryPolicy(jitter_base_s=0.01, min_wait_s=0.01)
 
 
-@pytest.fixture(autouse=True)
-def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test starts with no memory of the server."""
-    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())
+pytestmark = pytest.mark.usefixtures("own_board")
 
 
 @contextlib.asynccontextmanager

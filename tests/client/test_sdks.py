@@ -28,10 +28,7 @@ ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 QUICK = RetryPolicy(jitter_base_s=0.01, backoff_base_s=0.01, wait_budget_s=5)
 
 
-@pytest.fixture(autouse=True)
-def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test starts with no memory of the server."""
-    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())
+pytestmark = pytest.mark.usefixtures("own_board")
 
 
 def test_openai_waits_and_goes_on(engine: ScriptApp) -> None:

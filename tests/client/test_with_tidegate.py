@@ -11,7 +11,6 @@ import pytest
 from tests.serving import serving
 from tidegate import AdmissionMiddleware, Settings
 from tidegate_client import AsyncClient, RateLimited, RetryPolicy, WaitEvent
-from tidegate_client.board import Board
 
 BODY = {"model": "m", "prompt": "hi", "max_tokens": 1}
 QUOTA: dict[str, Any] = {"requests_per_s": 10, "request_burst": 2}
@@ -23,10 +22,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-@pytest.fixture(autouse=True)
-def own_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test starts with no memory of the server."""
-    monkeypatch.setattr("tidegate_client.setup.SHARED", Board())
+pytestmark = pytest.mark.usefixtures("own_board")
 
 
 @pytest.fixture

@@ -207,3 +207,19 @@ class Raw:
     @property
     def status(self) -> int | None:
         return next((m["status"] for m in self.sent if m["type"] == "http.response.start"), None)
+
+
+class Upload(Raw):
+    """A request whose body arrives as the test says."""
+
+    def __init__(self, gate: Any) -> None:
+        super().__init__(gate)
+        self._incoming.get_nowait()
+
+    def push(self, part: bytes, *, more: bool = True) -> None:
+        self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": more})
+
+
+def explode(*args: Any, **kwargs: Any) -> Any:
+    """A fault of ours, put in the place of anything."""
+    raise RuntimeError("planted")

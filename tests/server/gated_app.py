@@ -15,6 +15,7 @@ from tidegate.asgi.types import Message, Receive, Scope, Send
 STEERED: dict[str, Any] = {"level": 0.0, "acknowledged": 0, "release": True}
 COUNTS = {"started": 0, "told": 0, "returned": 0}
 EVENTS_HEADERS = [(b"content-type", b"text/event-stream")]
+FILES = tempfile.TemporaryDirectory()  # the server reads what is in it when it likes
 PLAIN = [(b"content-type", b"text/plain")]
 
 
@@ -82,12 +83,10 @@ async def _trailers(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _file(scope: Scope, receive: Receive, send: Send) -> None:
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        file.write(b"from a file")
+    path = Path(FILES.name) / "sent"
+    path.write_bytes(b"from a file")
     await send({"type": "http.response.start", "status": 200, "headers": PLAIN})
-    await send({"type": "http.response.pathsend", "path": file.name})
-    await asyncio.sleep(0.5)  # the server reads it
-    Path(file.name).unlink()
+    await send({"type": "http.response.pathsend", "path": str(path)})
 
 
 _ANSWERS: dict[str, Any] = {

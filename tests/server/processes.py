@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 SERVERS: dict[str, list[str]] = {
     "uvicorn-h11": ["uvicorn", "{app}", "--http", "h11", "--port", "{port}", "--log-level", "warning"],
@@ -34,7 +36,8 @@ class Process:
         self.port = port
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
-        self._client = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+        fresh = httpx.Limits(max_keepalive_connections=0)  # none that the server is about to close
+        self._client = httpx.Client(base_url=self.url, timeout=PATIENCE_S, limits=fresh)
 
     def control(self, **steered: Any) -> dict[str, Any]:
         """Steer the app, and what it says of itself."""
@@ -74,9 +77,7 @@ class Process:
 @contextmanager
 def running(name: str, app: str) -> Iterator[Process]:
     """That server with that app, until the block ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [part.format(port=port, app=app) for part in SERVERS[name]]
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
     server = Process(name, port, process)

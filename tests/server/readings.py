@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
-from tidegate.asgi.classify import Route
+from tidegate.asgi.classify import Route, RouteTable
 from tidegate.asgi.cost import Cost, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
 from tidegate.probes.exposition import MAX_LINE_BYTES, ExpositionSieve
@@ -15,6 +17,22 @@ def estimate(data: bytes, route: Route) -> Cost:
     """The cost of a body for that route."""
     fields = decode_body(data)
     return unparsed(len(data)) if fields is None else cost_of(fields, route)
+
+
+def cost(where: Route, **fields: Any) -> Cost:
+    """The cost of these fields for that route."""
+    return estimate(json.dumps(fields, ensure_ascii=False).encode(), where)
+
+
+def route(path: str) -> Route:
+    """The guarded route at that path."""
+    found = RouteTable().match({"type": "http", "method": "POST", "path": path})
+    assert found is not None
+    return found
+
+
+CHAT, COMPLETIONS, RESPONSES = route("/v1/chat/completions"), route("/v1/completions"), route("/v1/responses")
+MESSAGES, EMBEDDINGS, GENERATE = route("/v1/messages"), route("/v1/embeddings"), route("/generate")
 
 
 def parse_exposition(page: bytes, wanted: Iterable[str]) -> dict[str, list[Sample]]:

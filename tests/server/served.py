@@ -11,8 +11,9 @@ from tidegate.asgi.replies import ReplyOptions, build_reply, send_reply
 from tidegate.asgi.types import Receive, Scope, Send
 from tidegate.core.decisions import Reason, Refuse
 
-CHUNKS, PAUSE_S = 5, 0.15
+EVENTS = 5
 _calls: list[str] = []
+_acknowledged = asyncio.Queue[None]()
 
 
 async def _inner(scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,6 +43,8 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
         more = message.get("more_body", False)
     if scope["method"] == "POST":
         _calls.append(scope["path"])
+    elif scope["path"] == "/acknowledge":
+        _acknowledged.put_nowait(None)
     seen = {"length": len(body), "sha256": hashlib.sha256(body).hexdigest(), "calls": len(_calls)}
     content = b"" if scope["method"] == "HEAD" else json.dumps(seen).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
@@ -54,10 +57,10 @@ async def _stream(receive: Receive, send: Send) -> None:
         pass
     headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for number in range(CHUNKS):
+    for number in range(EVENTS):
         event = b'data: {"choices":[{"delta":{"content":"t%d"}}]}\n\n' % number
         await send({"type": "http.response.body", "body": event, "more_body": True})
-        await asyncio.sleep(PAUSE_S)
+        await _acknowledged.get()  # each waits until the caller has said that it got the one before
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.bed import Raw, bed, until
+from tests.server.bed import Raw, Upload, bed, until
 from tidegate import Reading
 from tidegate.asgi.disconnect import DisconnectWatch
 from tidegate.asgi.examine import OFF_LOOP_BYTES
@@ -176,17 +176,6 @@ async def test_a_switch_lets_all_pass_and_ends_no_lease_that_was_just_granted() 
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(answer) for answer in answers].count(Admit) == granted == room.statistics().running
     assert {type(answer) for answer in answers} == {Admit, LetPass}
-
-
-class Upload(Raw):
-    """A request whose body comes as the test says."""
-
-    def __init__(self, gate: Any) -> None:
-        super().__init__(gate)
-        self._incoming.get_nowait()
-
-    def push(self, part: bytes, *, more: bool = True) -> None:
-        self._incoming.put_nowait({"type": "http.request", "body": part, "more_body": more})
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.bed import Level, Raw, bed, until
+from tests.server.bed import Level, Raw, Upload, bed, until
 from tidegate.asgi.reading import SILENT_S, SMALL_BYTES, BytesHeld, NoRoom
-from tidegate.asgi.types import Message
 
 MOST = 16 * SMALL_BYTES * 64
 
@@ -90,18 +89,6 @@ async def test_bodies_being_read_count_against_the_queues_bytes() -> None:
         await slow.task
         assert slow.sent[0]["status"] == 200
         assert b.runtime.door._admission._bodies.held_bytes == 0
-
-
-class Upload(Raw):
-    """A request whose body arrives as the test says."""
-
-    def __init__(self, gate: Any) -> None:
-        super().__init__(gate)
-        self._incoming.get_nowait()
-
-    def push(self, part: bytes, more: bool = True) -> None:
-        message: Message = {"type": "http.request", "body": part, "more_body": more}
-        self._incoming.put_nowait(message)
 
 
 async def test_shadow_mode_lets_a_slow_body_take_its_time() -> None:

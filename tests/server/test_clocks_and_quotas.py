@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import httpx
@@ -139,7 +138,6 @@ async def test_a_background_task_after_the_last_byte_holds_no_slot() -> None:
         await lingering.wait()
 
     gate = AdmissionMiddleware(app, Settings.load(metrics=False, kv={"max_sequences": 1}), Level())
-    began_s = time.monotonic()
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -155,7 +153,6 @@ async def test_a_background_task_after_the_last_byte_holds_no_slot() -> None:
     assert runtime.statistics().running == 0
     second = asyncio.create_task(gate(scope, receive, send))
     await until(lambda: len(sent) == 4)
-    assert time.monotonic() - began_s < 10
     lingering.set()
     await asyncio.gather(first, second)
     await runtime.stop()

@@ -11,20 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.server.readings import route
 from tidegate.asgi import cost, examine, fields, plain, tally
-from tidegate.asgi.classify import Route, RouteTable
 from tidegate.asgi.cost import MOST_PARAMETERS, cost_of
 from tidegate.asgi.examine import MOST_CONTAINERS
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.tally import MOST_PARTS, Tally
 
 OURS = {module.__file__ for module in (cost, examine, fields, plain, tally)}
-
-
-def route(path: str) -> Route:
-    found = RouteTable().match({"type": "http", "method": "POST", "path": path})
-    assert found is not None
-    return found
 
 
 def lines_run(work: Callable[[], Any]) -> int:

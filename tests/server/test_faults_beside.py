@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.server.bed import App, bed, until
+from tests.server.bed import App, bed, explode, until
 from tidegate.asgi import ticker
 from tidegate.asgi.faults import TRIP_COUNT
 from tidegate.asgi.stream import OutputCounter
 from tidegate.telemetry.events import EventKind
-
-
-def explode(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("planted")
 
 
 async def test_answers_that_cannot_be_counted_do_not_open_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
+from tests.server.bed import until
 from tidegate.core.reading import InvalidReading, Reading
 from tidegate.probes import ProbeError, ProbeGroup
 from tidegate.probes.poller import JITTER, Pace, Poller
@@ -57,14 +58,6 @@ async def settle() -> None:
     """Let every task run as far as it can."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait, in real time, until it holds."""
-    end = asyncio.get_running_loop().time() + timeout_s
-    while not holds():
-        assert asyncio.get_running_loop().time() < end, "not in time"
-        await asyncio.sleep(0.01)
 
 
 class Source:

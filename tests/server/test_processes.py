@@ -7,7 +7,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import httpx
 import pytest
 
 from tests.core.driver import Driver
+from tests.ports import free_port
 from tests.server.processes import PATIENCE_S, ROOT
 from tests.server.workers_app import BURST
 from tidegate import Reading, Settings
@@ -147,9 +147,7 @@ def test_the_warning_names_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def workers(log: IO[bytes], **environ: str) -> Iterator[int]:
     """The app in two uvicorn workers, both answering."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["uvicorn", "tests.server.workers_app:app", "--workers", "2", "--port", str(port)]
     process = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=ROOT, env={**os.environ, **environ}, stderr=log

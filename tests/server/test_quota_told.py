@@ -8,7 +8,7 @@ import http_sf
 import httpx
 import pytest
 
-from tests.server.bed import bed
+from tests.server.bed import bed, explode
 from tidegate.asgi.types import Receive, Scope, Send
 
 SLOW: dict[str, Any] = {"requests_per_s": 0.001, "request_burst": 3}
@@ -80,10 +80,6 @@ async def test_the_apps_own_header_stands_alone() -> None:
 async def test_a_fault_of_ours_costs_the_header_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer goes on."""
     async with bed(default_tenant=SLOW, reply={"quota_on_admitted": True}) as b:
-
-        def explode(*_: object) -> None:
-            raise RuntimeError("planted")
-
         monkeypatch.setattr(type(b.runtime.room.gate), "quota_left", explode)
         answer = await b.post()
         assert answer.status_code == 200

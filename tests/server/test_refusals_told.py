@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.bed import Bed, Level, Raw, bed, until
+from tests.server.bed import Bed, Level, Raw, bed, explode, until
 from tidegate.telemetry.events import EventKind
 
 
@@ -71,9 +71,6 @@ async def test_a_closed_gate_that_fails_sends_each_caller_away_for_a_time_of_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of them meet the fault in the same second."""
-
-    def explode(*args: Any) -> Any:
-        raise RuntimeError("planted")
 
     async with bed(on_internal_error="closed") as b:
         drawn = itertools.cycle(number / 8 for number in range(8))

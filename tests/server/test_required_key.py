@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.bed import Bed, bed
+from tests.server.bed import Bed, bed, explode
 from tidegate.asgi.faults import TRIP_COUNT
 from tidegate.asgi.keys import CachedKeys
 from tidegate.asgi.tenant import TenantKeys
@@ -15,10 +15,6 @@ from tidegate.telemetry.events import EventKind
 
 LOCKED: dict[str, Any] = {"identity": {"require_key": True}, "tenants": [{"name": "ours", "keys": ["sk-1"]}]}
 KEY = {"authorization": "Bearer sk-1"}
-
-
-def explode(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("planted")
 
 
 async def statuses(gate: Bed) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from starlette.routing import Mount, Route
 
 from tests.server.bed import Level, until
 from tests.serving import serving
-from tidegate import AdmissionMiddleware, Settings
+from tidegate import AdmissionMiddleware, Reading, Settings
+from tidegate.telemetry.events import EventKind
 
 SPENT = {"authorization": "Bearer spent"}
 SETTINGS: dict[str, Any] = {
@@ -42,6 +43,8 @@ class Place:
 
     def __init__(self) -> None:
         self.level = Level()
+        self.events: list[EventKind] = []
+        self.readings = 0
         self.running = 0
         self.told = 0
         self.go = asyncio.Event()
@@ -73,7 +76,19 @@ class Place:
         ]
 
     def gated(self, app: Any) -> AdmissionMiddleware:
-        return AdmissionMiddleware(app, settings=Settings.load(**SETTINGS), probe=self.level)
+        return AdmissionMiddleware(app, **self.gate())
+
+    def gate(self) -> dict[str, Any]:
+        """The arguments of the middleware."""
+        return {
+            "settings": Settings.load(**SETTINGS),
+            "probe": self.read,
+            "hooks": [lambda event: self.events.append(event.kind)],
+        }
+
+    async def read(self) -> Reading:
+        self.readings += 1
+        return await self.level.read()
 
 
 def plain(place: Place) -> Any:
@@ -82,13 +97,13 @@ def plain(place: Place) -> Any:
 
 def added(place: Place) -> Any:
     app = Starlette(routes=place.routes())
-    app.add_middleware(AdmissionMiddleware, settings=Settings.load(**SETTINGS), probe=place.level)
+    app.add_middleware(AdmissionMiddleware, **place.gate())
     return app
 
 
 def fastapi(place: Place) -> Any:
     app = FastAPI(routes=[*place.routes()])
-    app.add_middleware(AdmissionMiddleware, settings=Settings.load(**SETTINGS), probe=place.level)
+    app.add_middleware(AdmissionMiddleware, **place.gate())
     return app
 
 
@@ -104,7 +119,7 @@ def around_a_mount(place: Place) -> Any:
 def outside_base_middleware(place: Place) -> Any:
     app = Starlette(routes=place.routes())
     app.add_middleware(Marker)
-    app.add_middleware(AdmissionMiddleware, settings=Settings.load(**SETTINGS), probe=place.level)
+    app.add_middleware(AdmissionMiddleware, **place.gate())
     return app
 
 
@@ -188,11 +203,12 @@ async def test_q4_who_leaves_the_queue_is_forgotten_wherever_it_stands(name: str
     """Q4: seen through other middlewares too; the handler never runs."""
     async with standing(name) as (place, client):
         place.level.kv_usage = 0.97
-        await asyncio.sleep(0.5)  # a few readings
+        before = place.readings
+        await until(lambda: place.readings >= before + 2)  # the second is asked for when the first is in
         sent = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x", "hold": True}))
-        await asyncio.sleep(0.3)
+        await until(lambda: EventKind.QUEUED in place.events)
         sent.cancel()
-        await asyncio.sleep(0.3)
+        await until(lambda: EventKind.LEFT in place.events)
         place.level.kv_usage = 0.0
         assert (await client.post("/v1/completions", json={"prompt": "hello"})).status_code == 200
         assert place.running == 0

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.server.bed import bed, until
+from tests.server.bed import bed, explode, until
 from tidegate.asgi.faults import TRIP_COUNT
-
-
-def explode(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError("planted")
 
 
 async def test_a_closed_gate_in_shadow_lets_a_fault_pass(monkeypatch: pytest.MonkeyPatch) -> None:
