@@ -50,9 +50,12 @@ class Board:
         self._last = (None, None)
 
     def origin(self, key: object, request: Any, policy: RetryPolicy) -> Origin:
-        """The origin under `key`, made by the policy of its first caller when it is new."""
+        """The origin under `key`, made by the policy of its first caller when it is new. What bounds all
+        callers holds from the first that asks for it.
+        """
         last_key, last = self._last
-        if last is not None and last_key == key:  # most processes talk to one server
+        asks = policy.concurrency is not None or policy.throttle_k is not None
+        if last is not None and last_key == key and not asks:  # most processes talk to one server
             return last
         with self._lock:
             origin = self._origins.get(key)
@@ -61,6 +64,7 @@ class Board:
                 self._forget()
             else:
                 self._origins.move_to_end(key)
+                origin.adopt(policy)
             self._last = (key, origin)
             return origin
 
@@ -69,7 +73,10 @@ class Board:
 
         `turn.until` then holds the instant at which the attempt can be expected to go.
         """
+        if turn.origin.parts and turn.parts is None:
+            turn.parts = part_keys(turn.request)  # reads the body: not while others wait for the lock
         with self._lock:
+            turn.origin.forget_open_parts(now)
             while (lane := self._next_lane(turn)) is not None:
                 if turn.at is None:
                     if lane.is_open(now) or (turn.appointed and lane.limit is None):
@@ -188,7 +195,7 @@ class Board:
             return turn.at[0]
         passed = [lane for lane, _ in turn.held]
         parts = turn.origin.parts
-        narrow = [parts[key] for key in part_keys(turn.request) if key in parts] if parts else []
+        narrow = [parts[key] for key in turn.parts or () if key in parts] if parts else []
         return next((lane for lane in (*narrow, turn.origin.lane) if lane not in passed), None)
 
     def _wake_at(self, lane: Lane, turn: Turn, others_went: bool) -> float:

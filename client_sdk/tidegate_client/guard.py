@@ -23,7 +23,7 @@ from .library import Library
 from .setup import set_up
 from .timebase import Timebase
 from .waiting import GaveUpWaiting
-from .waits import OnWait
+from .waits import OnWait, is_async
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,11 +81,18 @@ class Guard:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Guard a function or a coroutine function.
 
+        Raises:
+            TypeError: a generator function, whose call would be over before anything is sent.
+
         Raises (when called):
             RateLimited: the refusal stands.
             Exception: whatever the function raised last.
         """
-        if inspect.iscoroutinefunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function!r} is a generator function: guard the function that sends, within it."
+            )
+        if is_async(function):
 
             @functools.wraps(function)
             async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .core.policy import RetryPolicy
-from .waits import OnWait
+from .waits import OnWait, check_listener
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ def call_options(*, on_wait: OnWait | None = None, **changes: Any) -> Iterator[N
 
     Raises:
         ValueError: for a value RetryPolicy refuses.
-        TypeError: for a field RetryPolicy does not have.
+        TypeError: for a field RetryPolicy does not have, or an `on_wait` that is no plain function.
     """
     RetryPolicy(**changes)
+    check_listener(on_wait)
     outer = _current.get()
     token = _current.set(CallOptions({**outer.changes, **changes}, on_wait or outer.on_wait))
     try:

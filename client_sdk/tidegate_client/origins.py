@@ -48,11 +48,19 @@ class Origin:
     def __init__(self, name: str, policy: RetryPolicy) -> None:
         self.name = name
         self.slow_start = policy.slow_start
-        self.lane = Lane(policy.slow_start, Limit(policy.concurrency) if policy.concurrency else None)
-        self.throttle = Throttle(policy.throttle_k) if policy.throttle_k else None
+        self.lane = Lane(policy.slow_start)
+        self.throttle: Throttle | None = None
         self.parts: dict[Part, Lane] = {}
         self.budget = RetryBudget(_BUDGET)
         self.reason = ""
+        self.adopt(policy)
+
+    def adopt(self, policy: RetryPolicy) -> None:
+        """Take on the bounds on all callers that `policy` asks for and none has asked for before."""
+        if policy.concurrency is not None and self.lane.limit is None:
+            self.lane.limit = Limit(policy.concurrency)
+        if policy.throttle_k is not None and self.throttle is None:
+            self.throttle = Throttle(policy.throttle_k)
 
     def lanes(self) -> list[Lane]:
         """All lanes, the narrow ones first."""
@@ -66,6 +74,11 @@ class Origin:
                 return self.lane
             del self.parts[min(idle, key=lambda name: self.parts[name].quiet_until)]
         return self.parts.setdefault(key, Lane(self.slow_start))
+
+    def forget_open_parts(self, now: float) -> None:
+        """What was refused long ago costs the calls of today nothing."""
+        for name in [name for name, lane in self.parts.items() if lane.is_open(now)]:
+            del self.parts[name]
 
 
 def goes_at_once(origin: Origin) -> bool:
@@ -87,6 +100,7 @@ class Turn:
         held: the lanes passed, with the ticket each gave (none while it was open).
         answering: the places it takes until its answer's body has ended, where those are limited.
         signal: wakes the caller.
+        parts: the class and the model it belongs to, once some lane has asked.
         until: the instant at which it can be expected to go.
         home: the event loop it waits on; None on a thread of its own.
         stands_in_after_s: how late the first in line may be until this one, further back and at home
@@ -98,6 +112,7 @@ class Turn:
     at: tuple[Lane, Ticket] | None = None
     answering: Sequence[tuple[Lane, Ticket]] = ()
     signal: Signal | None = None
+    parts: Sequence[Part] | None = None
     until = 0.0
     home: object = None
     stands_in_after_s = 0.5

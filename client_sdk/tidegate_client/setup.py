@@ -11,7 +11,7 @@ from .board import SHARED, Board
 from .core.policy import RetryPolicy
 from .library import Library
 from .timebase import REAL_TIME, Timebase
-from .waits import OnWait
+from .waits import OnWait, check_listener
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ def set_up(
     """A Setup that takes what is not given from the `former` one, or else the defaults.
 
     Raises:
-        TypeError: `policy` is no RetryPolicy.
+        TypeError: `policy` is no RetryPolicy, or `on_wait` no plain function.
     """
+    check_listener(on_wait)
     if policy is not None and not isinstance(policy, RetryPolicy):
         raise TypeError(f"policy is {policy!r}: give a RetryPolicy, such as RetryPolicy(max_attempts=3).")
     base = former or Setup(library, RetryPolicy(), REAL_TIME, SHARED, None)

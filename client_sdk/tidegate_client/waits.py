@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,25 @@ gave up, or was cancelled.
 
 _log = logging.getLogger("tidegate_client")
 _KEPT = 1000
+
+
+def check_listener(listener: OnWait | None) -> None:
+    """Refuse a listener that could not hear.
+
+    Raises:
+        TypeError: it cannot be called, or is a coroutine function, which nobody would await.
+    """
+    given: object = listener
+    if given is None or (callable(given) and not is_async(given)):
+        return
+    way_out = "give a plain function; it may start a task, or be a WaitFeed that a task follows."
+    raise TypeError(f"on_wait is {listener!r}: {way_out}")
+
+
+def is_async(function: object) -> bool:
+    """Whether a call of `function` has to be awaited, be it a function or an object with `__call__`."""
+    call = getattr(function, "__call__", None)  # noqa: B004  its kind matters, not that it is there
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def tell(listener: OnWait | None, event: WaitEvent) -> None:

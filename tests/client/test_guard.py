@@ -95,6 +95,31 @@ def test_what_is_no_refusal_passes() -> None:
     assert clock.waits == []
 
 
+async def test_an_object_that_is_awaited_too() -> None:
+    """What has to be awaited is awaited, function or not; what sends later cannot be guarded."""
+    guarded, clock = guard()
+    outcomes: list[Any] = [HttpError(BUSY)]
+
+    class Ask:
+        async def __call__(self) -> str:
+            if outcomes:
+                raise outcomes.pop()
+            return "done"
+
+    assert await guarded(Ask())() == "done"
+    assert clock.now == 1002.5
+
+    def events() -> Any:
+        yield 1
+
+    async def events_async() -> Any:
+        yield 1
+
+    for generator in (events, events_async):
+        with pytest.raises(TypeError, match="is a generator function: guard what sends"):
+            guarded(generator)
+
+
 class Streamed(Answer):
     """An answer whose body has not been read: to look at it reads it, or fails."""
 

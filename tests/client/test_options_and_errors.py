@@ -8,11 +8,12 @@ import gc
 import json
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.client.stacks import Scene, Stack, every_stack
-from tidegate_client import RateLimited, Why, call_options
+from tidegate_client import Guard, RateLimited, RetryTransport, WaitEvent, Why, call_options
 from tidegate_client.options import current_options
 from tidegate_client.testing import refuse
 
@@ -31,6 +32,27 @@ def test_a_block_that_ends_in_another_context_is_no_error(ended_elsewhere: bool)
 
     assert begun.run(current_options).changes == ({"deadline_s": 5} if ended_elsewhere else {})
     assert current_options().changes == {}
+
+
+async def show(event: WaitEvent) -> None:
+    """A listener that nobody would await."""
+
+
+class Show:
+    """Another one."""
+
+    async def __call__(self, event: WaitEvent) -> None:
+        """Hears nothing."""
+
+
+@pytest.mark.parametrize("listener", [show, Show(), "show"])
+def test_a_listener_that_would_hear_nothing_is_refused(listener: Any) -> None:
+    """At once and by name, wherever it is given."""
+    for give in (lambda: RetryTransport(on_wait=listener), lambda: Guard("http://engine", on_wait=listener)):
+        with pytest.raises(TypeError, match=r"on_wait is .*give a plain function"):
+            give()
+    with pytest.raises(TypeError, match="on_wait is"), call_options(on_wait=listener):
+        pass
 
 
 def test_why_is_written_as_its_value() -> None:

@@ -177,6 +177,7 @@ class Lane:
             granted.append(head)
             if self.limit is not None:
                 self.limit.under_way += 1
+            head.finished = self.limit is None  # it takes no place that it could give back to a later limit
             if self.recovering:
                 self._release(head, now, uniform())
         return granted

@@ -1,4 +1,4 @@
-"""Listeners for waits, one file each: `logging`, `console` (rich), `opentelemetry`, `prometheus`.
+"""Listeners for waits, one file each: `log`, `console` (rich), `opentelemetry`, `prometheus`.
 
 Law: each is made by a function that imports its library, and returns something to pass as `on_wait`; several
 are joined by `several`.
