@@ -116,7 +116,7 @@ async def test_an_object_that_is_awaited_too() -> None:
         yield 1
 
     for generator in (events, events_async):
-        with pytest.raises(TypeError, match="is a generator function: guard what sends"):
+        with pytest.raises(TypeError, match="is a generator function: guard the function that sends"):
             guarded(generator)
 
 
