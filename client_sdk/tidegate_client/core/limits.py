@@ -135,9 +135,9 @@ def trio_wait_s(
     best: tuple[float, str] | None = None
     for key, (name, value) in resets.items():
         left = decimal(remaining[key]) if key in remaining else None if drafts_only else 0.0
-        wait = reset_s(value, wall_now) if left == 0 else None
-        if wait is not None and (best is None or wait > best[0]):
-            best = (wait, name)
+        wait_s = reset_s(value, wall_now) if left == 0 else None
+        if wait_s is not None and (best is None or wait_s > best[0]):
+            best = (wait_s, name)
     return best
 
 
@@ -149,14 +149,14 @@ def reset_s(text: str, wall_now: float) -> float | None:
     """
     figure = decimal(text)
     if figure is not None:
-        wait = _bare_reset_s(figure, wall_now)
+        wait_s = _bare_reset_s(figure, wall_now)
     else:
-        wait = duration_s(text)
-        if wait is None:
+        wait_s = duration_s(text)
+        if wait_s is None:
             instant = rfc3339(text)
             instant = http_date(text, wall_now) if instant is None else instant
-            wait = None if instant is None else instant - wall_now
-    return wait if wait is not None and 0 < wait <= YEAR_S else None
+            wait_s = None if instant is None else instant - wall_now
+    return wait_s if wait_s is not None and 0 < wait_s <= YEAR_S else None
 
 
 def _bare_reset_s(figure: float, wall_now: float) -> float | None:

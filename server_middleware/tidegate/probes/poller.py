@@ -126,7 +126,7 @@ class Poller:
     async def _poll(self, source: _Source) -> None:
         readings: list[Reading] = []
         while True:
-            started = self._clock()
+            started_at = self._clock()
             source.nudged.clear()
             try:
                 readings = await self._read(source)
@@ -137,7 +137,7 @@ class Poller:
                 source.failures = 0
                 source.instances = tuple(reading.instance for reading in readings)
                 self._call(self._on_readings, readings)
-            await self._pause(source, readings, started)
+            await self._pause(source, readings, started_at)
 
     async def _read(self, source: _Source) -> list[Reading]:
         if source.reading is not None and not source.reading.done():
@@ -153,20 +153,20 @@ class Poller:
             raise ProbeError(f"{source.name}: the reading was cancelled.")
         return as_readings(source.reading.result())
 
-    async def _pause(self, source: _Source, readings: Sequence[Reading], started: float) -> None:
-        delay = self._pace.delay_s(readings, source.failures, self._watermark())
-        delay *= self._uniform(1.0 - JITTER, 1.0 + JITTER)
+    async def _pause(self, source: _Source, readings: Sequence[Reading], started_at: float) -> None:
+        delay_s = self._pace.delay_s(readings, source.failures, self._watermark())
+        delay_s *= self._uniform(1.0 - JITTER, 1.0 + JITTER)
         nudged = asyncio.ensure_future(source.nudged.wait())
-        asleep = asyncio.ensure_future(self._sleep(delay))
+        asleep = asyncio.ensure_future(self._sleep(delay_s))
         try:
             await asyncio.wait({nudged, asleep}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             nudged.cancel()
             asleep.cancel()
-        least = self._pace.interval_s if source.failures else self._pace.min_interval_s
-        too_early = min(started + least - self._clock(), delay)
-        if not asleep.done() and too_early > 0.0:
-            await self._sleep(too_early)
+        least_s = self._pace.interval_s if source.failures else self._pace.min_interval_s
+        early_s = min(started_at + least_s - self._clock(), delay_s)
+        if not asleep.done() and early_s > 0.0:
+            await self._sleep(early_s)
 
     def _report_failure(self, source: _Source, error: Exception) -> None:
         for instance in source.instances or (source.name,):
