@@ -17,8 +17,8 @@ def _running_server() -> Iterator[ScriptApp]:
 
 
 @pytest.fixture
-def engine(_running_server: ScriptApp) -> ScriptApp:
-    """A real server with an empty script."""
+def engine(_running_server: ScriptApp, own_board: None) -> ScriptApp:
+    """A real server with an empty script, of which the process remembers nothing."""
     _running_server.script.clear()
     _running_server.received.clear()
     return _running_server

@@ -102,7 +102,9 @@ class ScriptApp:
 def real_server() -> Iterator[ScriptApp]:
     """The app behind a real socket; `url` says where."""
     app = ScriptApp()
-    config = uvicorn.Config(app, port=0, log_level="critical", ws="none", lifespan="off")
+    config = uvicorn.Config(
+        app, port=0, log_level="critical", ws="none", lifespan="off", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -111,4 +113,4 @@ def real_server() -> Iterator[ScriptApp]:
     app.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     yield app
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)

@@ -189,13 +189,13 @@ def test_a_silent_body_of_a_refusal_does_not_hang(engine: ScriptApp) -> None:
     caller's.
     """
     engine.script += [
-        Line(429, {"retry-after-ms": "50", "content-length": "10"}, pieces=(b"x",), pause_s=3.0),
+        Line(429, {"retry-after-ms": "50", "content-length": "10"}, pieces=(b"x",), pause_s=60.0),
         Line(),
     ]
     with tidegate_client.Client(policy=QUICK, timeout=None) as client:
         assert client.get(engine.url).status_code == 200
 
-    assert 1.9 < engine.received[1][0] - engine.received[0][0] < 2.9
+    assert 1.9 < engine.received[1][0] - engine.received[0][0] < 30
 
 
 async def test_a_stream_broken_off_is_the_callers(engine: ScriptApp) -> None:
@@ -218,10 +218,14 @@ async def test_a_stream_broken_off_is_the_callers(engine: ScriptApp) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_waiting_call_leaves_the_connection_to_others(engine: ScriptApp, streamed: bool) -> None:
     """With one connection in the pool, a second call gets through while the first one waits."""
-    engine.script += [busy(700), Line(body="second"), Line(body="first")]
+    engine.script += [busy(2000), Line(body="second"), Line(body="first")]
     limits = httpx.Limits(max_connections=1)
+    is_waiting = asyncio.Event()
     async with tidegate_client.AsyncClient(
-        policy=QUICK, limits=limits, timeout=httpx.Timeout(5, pool=0.3)
+        policy=QUICK,
+        limits=limits,
+        timeout=httpx.Timeout(60, pool=1),
+        on_wait=lambda _event: is_waiting.set(),
     ) as client:
 
         async def first() -> Any:
@@ -232,7 +236,7 @@ async def test_a_waiting_call_leaves_the_connection_to_others(engine: ScriptApp,
                 return response.json()
 
         waiting = asyncio.create_task(first())
-        await asyncio.sleep(0.3)
+        await asyncio.wait_for(is_waiting.wait(), 60)
         assert len(engine.received) == 1
 
         assert (await client.get(engine.url)).json() == "second"
@@ -241,19 +245,22 @@ async def test_a_waiting_call_leaves_the_connection_to_others(engine: ScriptApp,
 
 async def test_cancelling_leaves_no_task_and_no_connection(engine: ScriptApp) -> None:
     """A call cancelled while it waits leaves nothing running."""
-    engine.script += [busy(5000)]
+    engine.script += [busy(20_000)]
+    is_waiting = asyncio.Event()
     async with tidegate_client.AsyncClient(
-        policy=RetryPolicy(), limits=httpx.Limits(max_connections=1)
+        policy=RetryPolicy(),
+        limits=httpx.Limits(max_connections=1),
+        on_wait=lambda _event: is_waiting.set(),
     ) as client:
         waiting = asyncio.create_task(client.get(engine.url))
-        await asyncio.sleep(0.3)
+        await asyncio.wait_for(is_waiting.wait(), 60)
         assert len(engine.received) == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
         assert len(asyncio.all_tasks()) == 1
-        assert (await client.get(engine.url, timeout=2)).status_code == 200
+        assert (await client.get(engine.url, timeout=60)).status_code == 200
 
 
 async def test_the_deadline_cuts_a_server_that_hangs() -> None:
@@ -262,10 +269,10 @@ async def test_the_deadline_cuts_a_server_that_hangs() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         async with tidegate_client.AsyncClient(policy=RetryPolicy(deadline_s=0.5), timeout=None) as client:
             began = time.monotonic()
-            with pytest.raises(httpx.ReadTimeout):
+            with pytest.raises(httpx.TimeoutException, match=r"deadline_s=0\.5"):
                 await client.get(url)
 
-    assert 0.4 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.4
 
 
 @every_stack

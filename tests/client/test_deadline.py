@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -114,26 +116,23 @@ async def test_a_server_that_drips_its_headers_is_cut() -> None:
 
     def drip() -> None:
         caller, _ = listener.accept()
-        with caller:
+        with caller, contextlib.suppress(OSError):  # until the caller has gone
             caller.recv(65536)
-            try:
-                for byte in b"HTTP/1.1 200 OK\r\nx-slow: " + b"a" * 100:
-                    caller.send(bytes([byte]))
-                    time.sleep(0.1)
-            except OSError:
-                pass
+            for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nx-slow: ", itertools.repeat(ord("a"))):
+                caller.send(bytes([byte]))
+                time.sleep(0.1)
 
     thread = threading.Thread(target=drip)
     thread.start()
     async with tidegate_client.AsyncClient(policy=RetryPolicy(deadline_s=0.6), timeout=None) as client:
         began = time.monotonic()
-        with pytest.raises(httpx.ReadTimeout):
+        with pytest.raises(httpx.TimeoutException, match=r"deadline_s=0\.6"):
             await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}/")
     took_s = time.monotonic() - began
     listener.close()
-    thread.join(5)
+    thread.join(60)
 
-    assert 0.5 < took_s < 5
+    assert took_s > 0.5
 
 
 async def test_a_guarded_coroutine_is_cut_too() -> None:

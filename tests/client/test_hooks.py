@@ -83,11 +83,12 @@ def test_waits_are_events_on_the_span(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attributes["http.request.resend_count"] == 1
 
 
-def test_the_countdown_counts_by_the_clock() -> None:
+def test_the_countdown_counts_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waiting call has a line with the seconds left; one that is over is gone; many are summed up."""
     out = Console(file=io.StringIO(), width=120)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with Countdown(out) as countdown:
-        now = time.monotonic()
         countdown(event(1, 30, now))
         countdown(event(1, 60, now))
         countdown(event(2, -1, now))
@@ -132,8 +133,9 @@ async def test_the_feed_can_be_followed() -> None:
     await asyncio.sleep(0)
     feed(event(1))
     for call in (2, 3):
-        threading.Thread(target=feed, args=(event(call),)).start()
-        await asyncio.sleep(0.01)
+        thread = threading.Thread(target=feed, args=(event(call),))
+        thread.start()
+        thread.join()
 
     assert [await task for task in tasks] == [[1, 2, 3]] * 2
 

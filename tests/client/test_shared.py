@@ -97,7 +97,7 @@ async def test_siblings_wait_for_what_one_was_told(stack: Stack) -> None:
     """
     scene = Scene(stack, refuse(5), uniform=None)
     first = asyncio.create_task(scene.post())
-    await asyncio.sleep(0.01)
+    await until(lambda: scene.events)
     began = scene.server.received[0].at
     await asyncio.gather(first, *(scene.post() for _ in range(30)))
 
@@ -336,14 +336,12 @@ def test_threads_share_too() -> None:
     with httpx.Client(transport=transport) as client:
         threads = [threading.Thread(target=client.get, args=("http://engine/",)) for _ in range(11)]
         threads[0].start()
-        for _ in range(2000):
-            if arrivals and board.snapshot(time.monotonic())[0].waiting:
-                break
+        while not arrivals or (len(arrivals) < 2 and not board.snapshot(time.monotonic())[0].waiting):
             time.sleep(0.001)
         for thread in threads[1:]:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
     assert len(arrivals) == 12
     assert min(arrivals[1:]) >= arrivals[0] + 0.3
@@ -376,14 +374,14 @@ async def test_a_wait_does_not_block_the_loop() -> None:
         board=Board(),
         policy=RetryPolicy(jitter_base_s=0.01),
     )
-    ticks = 0
+    turns = 0
     async with httpx.AsyncClient(transport=transport) as client:
         call = asyncio.create_task(client.get("http://engine/"))
         while not call.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
+            await asyncio.sleep(0)
+            turns += 1
 
-    assert ticks >= 10
+    assert turns >= 100  # a call alone takes some ten
 
 
 def test_one_transport_over_several_loops() -> None:
