@@ -178,7 +178,7 @@ async def test_a_client_that_is_closed_sends_nothing_more(engine: ScriptApp, by_
         if by_name:
             await client.aclose()
     with pytest.raises(RuntimeError, match="client has been closed"):
-        await asyncio.wait_for(call, 10)
+        await asyncio.wait_for(call, 60)
 
     assert len(engine.received) == 1
 

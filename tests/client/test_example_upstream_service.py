@@ -39,7 +39,9 @@ async def test_a_busy_model_is_waited_for(engine: ScriptApp) -> None:
 
     assert answer.json() == {"summary": "hello"}
     assert [each["idempotency-key"] for _, _, each, _ in engine.received] == ["mine"] * 3
-    assert engine.received[0][2]["prefer"] in {"wait=19", "wait=20"}
+    name, _, seconds = engine.received[0][2]["prefer"].partition("=")
+    assert name == "wait"
+    assert 0 < int(seconds) <= 20
 
 
 async def test_a_model_busy_for_longer_is_an_honest_503(engine: ScriptApp) -> None:
@@ -55,7 +57,7 @@ async def test_a_model_busy_for_longer_is_an_honest_503(engine: ScriptApp) -> No
 
 async def test_the_status_shows_who_waits(engine: ScriptApp) -> None:
     """While a call waits, /status has its reason and its seconds."""
-    engine.script += [busy(2000)]
+    engine.script += [busy(20_000)]
     async with service(engine) as client:
         call = asyncio.create_task(client.post("/summaries", json={"text": "t"}))
         shown: list[Any] = []
@@ -65,7 +67,7 @@ async def test_the_status_shows_who_waits(engine: ScriptApp) -> None:
         call.cancel()
 
     assert shown[0]["reason"] == "queue_full"
-    assert 0 < shown[0]["seconds"] <= 2.3
+    assert 0 < shown[0]["seconds"] <= 21
 
 
 async def test_other_failures_and_bad_input(engine: ScriptApp) -> None:

@@ -118,7 +118,7 @@ class Bed:
             hooks=[self.events.append],
         )
         self.client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.gate), base_url="http://gate", timeout=20
+            transport=httpx.ASGITransport(self.gate), base_url="http://gate", timeout=60
         )
 
     async def post(self, body: Any = None, **options: Any) -> httpx.Response:
@@ -159,7 +159,7 @@ async def bed(app: Any = None, level: Level | None = None, **settings: Any) -> A
             await made.gate._runtime.stop()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait until the condition holds.
 
     Raises:

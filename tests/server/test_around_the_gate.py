@@ -79,7 +79,7 @@ async def test_a_request_that_is_cancelled_in_the_queue_leaves_no_task() -> None
         for raw in others:
             raw.task.cancel()
         await asyncio.gather(*(raw.task for raw in others), return_exceptions=True)
-        await until(lambda: not watching(), timeout_s=2)
+        await until(lambda: not watching())
         assert gate.runtime.statistics().queued == 0
         gate.app.go.set()
         await first.task
@@ -97,7 +97,7 @@ async def test_a_mode_switch_leaves_no_task_of_those_it_let_pass() -> None:
         await until(lambda: gate.app.running == 2)
         gate.app.go.set()
         await asyncio.gather(first.task, second.task)
-        await until(lambda: not watching(), timeout_s=2)
+        await until(lambda: not watching())
 
 
 @pytest.mark.parametrize("what", ["drain", "shadow"])

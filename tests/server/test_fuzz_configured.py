@@ -92,7 +92,7 @@ async def drive(b: Bed, path: str, headers: list[Any], pieces: list[bytes], leav
         "client": ("127.0.0.1", 1),
         "query_string": b"",
     }
-    await asyncio.wait_for(b.gate(scope, incoming.get, send), 10)
+    await asyncio.wait_for(b.gate(scope, incoming.get, send), 60)
     starts = [message["status"] for message in sent if message["type"] == "http.response.start"]
     assert len(starts) == 1 or (leaves and not starts)
     assert set(starts) <= {200, 400, 408, 409, 413, 429, 503}

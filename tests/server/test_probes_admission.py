@@ -56,7 +56,7 @@ class Lifespan:
 
     async def __aexit__(self, *_: object) -> None:
         await self._in.put({"type": "lifespan.shutdown"})
-        assert (await asyncio.wait_for(self._out.get(), 15))["type"] == "lifespan.shutdown.complete"
+        assert (await asyncio.wait_for(self._out.get(), 60))["type"] == "lifespan.shutdown.complete"
         await self._task
 
 

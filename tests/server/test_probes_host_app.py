@@ -106,7 +106,7 @@ async def test_a_gate_in_the_engine_s_server_knows_the_context_limit(published: 
         httpx.AsyncClient(transport=transport, base_url="http://gate") as client,
     ):
         body = {"model": "m", "prompt": [1] * 3000, "max_tokens": 5}
-        for _ in range(50):  # until the first reading is in
+        for _ in range(3000):  # until the first reading is in
             response = await client.post("/v1/completions", json=body)
             if response.status_code != 404:
                 break
