@@ -111,6 +111,11 @@ class Driver:
         """A stream has shown so many tokens."""
         self.gate.progress(ticket, tokens, self.now)
 
+    def predicted(self, admit: Admit) -> float:
+        """Output tokens expected of a running request, all its sequences together."""
+        lease = self.instance.ledger.leases[admit.ticket]
+        return lease.predicted * lease.ask.sequences
+
     @property
     def instance(self) -> Instance:
         """The default engine instance."""

@@ -50,7 +50,6 @@ class Watch:
         self.waiting: set[int] = set()
         self.running: set[int] = set()
         self.ended: set[int] = set()
-        self.grants_checked = 0
         running = gate._books.running
         self._start = running.start
         running.start = self._checked_start  # type: ignore[method-assign]
@@ -71,7 +70,6 @@ class Watch:
         limits = [instance.limit(ceiling, now) for ceiling in ceilings]
         limit = max((limit for limit in limits if limit is not None), default=None)
         lease = self._start(waiter, placement, waited_s, now)
-        self.grants_checked += 1
         assert now <= waiter.latest_start_at, "granted after its deadline"
         if limit is not None and not was_alone and is_open:
             assert brute_force_peak(instance.ledger.leases.values()) <= limit + SLACK, (
@@ -196,7 +194,6 @@ def _has_overdue(books: Books, now: float) -> bool:
 def assert_well_formed(refusal: Refuse) -> None:
     """A refusal can be acted on."""
     if refusal.retry_after_s is None:
-        assert refusal.is_permanent
         assert refusal.detail
     else:
         assert 0 < refusal.retry_after_s < 1e7

@@ -22,7 +22,7 @@ def test_lone_request_always_starts_and_is_clamped() -> None:
     """A declared maximum of 64k on a small engine is a habit, not a refusal."""
     driver = Driver()
     admit = driver.admit(prompt_tokens=600, max_output_tokens=64_000)
-    assert admit.predicted_output_tokens == 400
+    assert driver.predicted(admit) == 400
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_only_what_is_certain_is_refused_for_good(
     assert isinstance(decision, Refuse) == permanent
     if isinstance(decision, Refuse):
         assert decision.reason is Reason.PROMPT_TOO_LARGE
-        assert decision.is_permanent
+        assert decision.retry_after_s is None
         assert str(floor) in decision.detail
 
 
@@ -52,7 +52,7 @@ def test_embeddings_hold_their_prompt_only() -> None:
     """Nothing is generated, nothing is predicted."""
     driver = Driver()
     admit = driver.admit(generates=False, prompt_tokens=100, sequences=3)
-    assert admit.predicted_output_tokens == 0
+    assert driver.predicted(admit) == 0
     assert driver.instance.ledger.peak_tokens() == pytest.approx(101.5)
     assert driver.release(admit.ticket, prompt_tokens=90) == []
 

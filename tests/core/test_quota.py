@@ -69,4 +69,4 @@ def test_quota_refusals_name_the_bucket_and_a_prompt_above_the_burst_is_permanen
     driver.admit("k")
     assert driver.refuse("k").reason is Reason.TOKEN_RATE_LIMITED
     permanent = driver.refuse("k", prompt_tokens_floor=101)
-    assert (permanent.reason, permanent.is_permanent) == (Reason.COST_ABOVE_BURST, True)
+    assert (permanent.reason, permanent.retry_after_s) == (Reason.COST_ABOVE_BURST, None)

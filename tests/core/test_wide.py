@@ -56,7 +56,7 @@ def test_what_it_holds_is_what_runs_of_it_at_once() -> None:
     """Never less than that while the first of its answers make way for the others, and never all of it."""
     driver = engine(max_model_tokens=1000)
     batch = driver.admit(sequences=640, prompt_tokens=640 * 100, max_output_tokens=100)
-    assert batch.predicted_output_tokens == 640 * 100
+    assert driver.predicted(batch) == 640 * 100
     lease = driver.instance.ledger.leases[batch.ticket]
     at_once = 64 * (100 + 100 + 8)
     assert driver.instance.ledger.peak_tokens() == pytest.approx(at_once, rel=0.01)
@@ -77,10 +77,10 @@ def test_a_batch_teaches_the_length_of_one_answer() -> None:
         driver.progress(ticket, 640 * 30)
         driver.release(ticket, prompt_tokens=640, output_tokens=640 * 60)
     first = driver.admit(**ask)
-    assert first.predicted_output_tokens == 640 * 60
+    assert driver.predicted(first) == 640 * 60
     driver.progress(first.ticket, 640 * 30)
     driver.uniform = lambda: 0.999
-    assert driver.admit(prompt_tokens=10, max_output_tokens=500).predicted_output_tokens == 60
+    assert driver.predicted(driver.admit(prompt_tokens=10, max_output_tokens=500)) == 60
 
 
 def test_a_batch_that_exceeds_the_cache_leaves_room_for_others() -> None:
@@ -104,7 +104,7 @@ def test_each_prompt_of_a_batch_is_predicted_by_itself() -> None:
     """All of them together may be longer than the context."""
     driver = engine(max_model_tokens=8192)
     admit = driver.admit(sequences=20, prompt_tokens=20 * 1000, max_output_tokens=50)
-    assert admit.predicted_output_tokens == 20 * 50
+    assert driver.predicted(admit) == 20 * 50
 
 
 def test_a_text_beyond_the_context_needs_no_empty_engine() -> None:

@@ -116,7 +116,7 @@ class Cycle:
 
     def _admit(self, waiter: Waiter, placement: Placement, waited_s: float, now: float) -> Admit:
         lease = self._books.running.start(waiter, placement, waited_s, now)
-        return Admit(waiter.ask.ticket, lease.instance, waited_s, lease.predicted * waiter.ask.sequences)
+        return Admit(waiter.ask.ticket, lease.instance, waited_s)
 
     def _make_room(self, effects: Effects, now: float, uniform: Uniform, arrival: Waiter | None) -> bool:
         if arrival is None or arrival.ask.ticket not in self._books.queue.waiters:

@@ -143,7 +143,6 @@ class Admit(NamedTuple):
     ticket: int
     instance: str
     waited_s: float
-    predicted_output_tokens: float
 
 
 class Queued(NamedTuple):
@@ -170,11 +169,6 @@ class Refuse(NamedTuple):
     reset_after_s: float | None = None
     waited_s: float = 0.0
     detail: str = ""  # for permanent refusals: the figures, in English
-
-    @property
-    def is_permanent(self) -> bool:
-        """No waiting helps."""
-        return self.retry_after_s is None
 
 
 Decision = Admit | Queued | Refuse
