@@ -209,7 +209,7 @@ class AsyncDriver(Driver):
         try:
             while (seconds := waiting.poll()) is not None:
                 if call.turn.signal is None:  # nothing could wake it since it was asked: ask again
-                    call.turn.signal, call.turn.home = timebase.loop_signal(), asyncio.get_running_loop()
+                    call.turn.signal, call.turn.home = timebase.loop_signal(), timebase.loop()
                 else:
                     await timebase.wait_async(call.turn.signal, seconds)
         except BaseException:

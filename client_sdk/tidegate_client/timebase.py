@@ -1,6 +1,7 @@
 """The clock, the randomness and the waiting of the shell, in one value that tests replace.
 
-Law: the only reader of `time` and `random` in the package, and the only place that suspends.
+Law: the only reader of `time` and `random` in the package, and, with `trio_time`, the only place that
+suspends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import threading
 import time
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
+
+from .trio_time import TrioSignal, running_trio, trio_within
 
 T = TypeVar("T")
 
@@ -58,9 +61,19 @@ class Timebase:
         signal.wait(min(timeout_s, threading.TIMEOUT_MAX))
         signal.clear()
 
+    def loop(self) -> object:
+        """The event loop this is called on, of asyncio or of trio, to be compared with another.
+
+        Raises:
+            RuntimeError: on neither.
+        """
+        trio = running_trio()
+        return asyncio.get_running_loop() if trio is None else trio.lowlevel.current_trio_token()
+
     def loop_signal(self) -> Signal:
-        """A signal for `wait_async`, bound to the running event loop."""
-        return _LoopSignal()
+        """A signal for `wait_async`, bound to the running event loop, of asyncio or of trio."""
+        trio = running_trio()
+        return _LoopSignal() if trio is None else TrioSignal(trio)
 
     async def wait_async(self, signal: Signal, timeout_s: float) -> None:
         """Suspend this task until `signal` is set, at most `timeout_s`; cancellation ends it at once.
@@ -68,7 +81,7 @@ class Timebase:
         Raises:
             TypeError: a signal of another kind.
         """
-        if not isinstance(signal, _LoopSignal):
+        if not isinstance(signal, (_LoopSignal, TrioSignal)):
             raise TypeError(f"wait_async() takes a signal made by loop_signal(), not {signal!r}")
         await signal.wait(timeout_s)
 
@@ -78,6 +91,9 @@ class Timebase:
         Raises:
             asyncio.TimeoutError: it did.
         """
+        trio = running_trio()
+        if trio is not None:
+            return await trio_within(trio, seconds, work)
         if sys.version_info >= (3, 11):
             async with asyncio.timeout(seconds):
                 return await work
