@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.driver import Driver, half, wide
+from tidegate.core.blind import ERROR_CUT, GAP_CUT, BlindBudget
 from tidegate.core.decisions import Admit, Ask, Ending, Reason, Settlement
 from tidegate.core.gate import Gate
 from tidegate.core.options import BackoffOptions, GateOptions, KvOptions, SignalOptions
@@ -126,3 +127,46 @@ def test_reading_out_of_range_is_refused(field: str, value: Any, hint: str) -> N
     """A sample that cannot be true never becomes 0 %."""
     with pytest.raises(InvalidReading, match=hint):
         Reading(**{"kv_usage": 0.5, field: value})
+
+
+def test_blind_budget_knows_a_gap_from_a_slow_stream() -> None:
+    """A silence far beyond the usual is distress; a little late is not."""
+    budget = BlindBudget(32)
+    for _ in range(50):
+        assert not budget.token(0.4, 1.0)
+    assert budget.gap_s == pytest.approx(8.0)
+    assert not budget.token(7.0, 1.0)
+    assert budget.token(20.0, 1.0)
+    assert not BlindBudget(32).token(4.9, 0.0)
+
+
+def test_blind_budget_knows_a_late_first_byte() -> None:
+    """Per prompt token, three times the usual is late; the first ever is not."""
+    budget = BlindBudget(32)
+    assert not budget.first_token(1.0, 1000)
+    assert not budget.first_token(2.9, 1000)
+    assert budget.first_token(9.0, 1000)
+    assert not budget.first_token(9.0, 9000)
+
+
+def test_blind_budget_shrinks_once_per_service_time_and_grows_when_it_limits() -> None:
+    """Multiplicative decrease, additive increase, within bounds."""
+    budget = BlindBudget(10)
+    budget.cut(GAP_CUT, 100.0, 4.0)
+    budget.cut(GAP_CUT, 101.0, 4.0)
+    assert budget.share == pytest.approx(0.8)
+    assert budget.concurrency == pytest.approx(8.0)
+    for instant in (110.0, 113.0):
+        budget.limiting(instant, 4.0)
+        assert budget.share == pytest.approx(0.8), "a spell begins with a quiet time"
+    budget.limiting(114.0, 4.0)
+    assert budget.share > 0.8
+    assert budget.concurrency == pytest.approx(9.0)
+    for step in range(200):
+        budget.cut(ERROR_CUT, 200.0 + 10 * step, 4.0)
+    assert budget.share == pytest.approx(0.1)
+    assert budget.concurrency == 1.0
+    for step in range(2000):
+        budget.limiting(10_000.0 + 4 * step, 4.0)
+    assert budget.share == 1.0
+    assert budget.concurrency == 80.0

@@ -226,3 +226,14 @@ def test_bookings_and_debt_are_not_left_for_others() -> None:
     assert one.charge(8.0, "a", T0) is not None
     [tokens] = one.left(T0)
     assert tokens.remaining == 0.0
+
+
+def test_a_named_booking_that_is_due_opens_the_door_for_a_look() -> None:
+    """Whoever comes back with its name is not refused before its body has shown the name."""
+    quota = Quota.of(TenantLimits(requests_per_s=1.0, request_burst=1.0), 10, 0.0)
+    assert quota is not None
+    assert quota.charge(1.0, None, 0.0) is None
+    refused = quota.charge(1.0, "name", 0.0)
+    assert refused is not None
+    assert quota.peek(1.0, 0.0) is not None
+    assert quota.peek(1.0, refused.retry_after_s) is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.core.driver import FILL, Driver, half, small, wide
 from tidegate.core.decisions import Admit
-from tidegate.core.options import TenantLimits
+from tidegate.core.dispatch import BETWEEN_PROMOTIONS
+from tidegate.core.options import ClassOptions, GateOptions, KvOptions, TenantLimits
 from tidegate.core.reading import Reading
 
 
@@ -157,3 +158,68 @@ def test_heaps_stay_small_however_often_turns_change() -> None:
         band.charge(flow, 1.0)
     assert max(len(band._heap), len(band._heavy), len(queue._expiries)) < 200
     assert driver.release(big.ticket) != []
+
+
+def _routed() -> Driver:
+    """Two engines, and three classes that all may use all of them."""
+    classes = tuple(ClassOptions(name=name, starvation_s=5.0) for name in ("vip", "standard", "batch"))
+    kv = KvOptions(capacity_tokens=1000, high_watermark=1.0, margin=0.0, margin_min=0.0, block_tokens=1)
+    driver = Driver(GateOptions(kv=kv, classes=classes))
+    readings = [Reading(kv_usage=0.0, running=0, instance=name) for name in ("e1", "e2")]
+    driver.step = driver.gate.observe(readings, driver.now, half)
+    return driver
+
+
+def test_head_of_a_full_engine_holds_up_nobody_of_another() -> None:
+    """Where the shell routes, each engine has a queue of its own."""
+    driver = _routed()
+    driver.admit(prompt_tokens=800, instance="e1")
+    head = driver.queue(prompt_tokens=300, instance="e1")
+    driver.admit(priority_class="batch", prompt_tokens=500, instance="e2")
+    sleeper = driver.queue(priority_class="vip", prompt_tokens=600, instance="e2")
+    driver.step = driver.gate.observe([Reading(kv_usage=0.8, asleep=True, instance="e1")], driver.now, half)
+    assert [refusal.ticket for refusal in driver.step.refusals] == [head.ticket]
+    assert sleeper.ticket in driver.gate._books.queue.waiters, "its engine does not sleep"
+
+
+def test_head_that_waits_for_a_sequence_is_not_passed() -> None:
+    """Only one that waits for room in the cache may be, and only by one that will be out of its way."""
+    driver = _routed()
+    readings = [Reading(kv_usage=0.1, running=2, max_sequences=3, instance=name) for name in ("e1", "e2")]
+    driver.step = driver.gate.observe(readings, driver.now, half)
+    running = [driver.admit(prompt_tokens=100, sequences=2, instance=name).ticket for name in ("e1", "e2")]
+    head = driver.queue(prompt_tokens=10, sequences=2)
+    driver.queue(priority_class="batch", prompt_tokens=10)
+    assert driver.release(running[0])[0] == head.ticket
+
+
+def test_head_is_not_passed_on_an_engine_of_unknown_size() -> None:
+    """There is no telling whether the passer would be out of its way."""
+    driver = Driver(GateOptions(kv=KvOptions(max_prefill_tokens=500)))
+    readings = [
+        Reading(kv_usage=0.1, running=0, capacity_tokens=1000, instance="e1"),
+        Reading(kv_usage=0.1, running=0, instance="e2"),
+    ]
+    driver.step = driver.gate.observe(readings, driver.now, half)
+    driver.progress(driver.admit(prompt_tokens=700, instance="e1").ticket, 1)
+    driver.admit(prompt_tokens=100, instance="e2")
+    driver.queue(prompt_tokens=450)  # the one is too full for it, the other has too much to read
+    driver.queue(priority_class="batch", prompt_tokens=250)
+
+
+def test_who_would_starve_an_overdue_head_does_not_pass_another_either() -> None:
+    """It fits, and is out of the way of the head before it, but not of the one that has waited too long."""
+    driver = Driver(wide())
+    driver.read(0.0)
+    driver.admit("t", "vip", prompt_tokens=500, max_output_tokens=1)
+    overdue = driver.queue("t", "batch", prompt_tokens=600, max_output_tokens=1)
+    driver.now += 31.0
+    driver.read(0.5)
+    books = driver.gate._books
+    while books.dispatcher.since_served(books.queue.by_name["batch"]) < 2 * BETWEEN_PROMOTIONS:
+        driver.release(driver.admit("t", "vip", prompt_tokens=10, max_output_tokens=1).ticket)
+    head = driver.queue("t", "vip", prompt_tokens=700, max_output_tokens=1)
+    driver.now += 0.1
+    small = driver.queue("t", "vip", prompt_tokens=100, max_output_tokens=1)
+    driver.pass_s(0.1)
+    assert {overdue.ticket, head.ticket, small.ticket} <= set(books.queue.waiters)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.driver import FILL, Driver, small
+from tests.core.driver import FILL, Driver, small, wide
 from tidegate.core.decisions import Queued, Reason
+from tidegate.core.options import GateOptions, KvOptions, TenantLimits
 
 
 def test_release_starts_the_next_in_order_and_only_once() -> None:
@@ -111,3 +112,55 @@ def test_outlook_is_the_place_among_ones_own_and_nobody_elses() -> None:
     assert behind[1] is not None
     assert ahead[1] < behind[1]
     assert driver.gate.outlook(running, driver.now) is None
+
+
+def test_expected_length_of_the_answer_shortens_the_wait_of_who_needs_it_whole() -> None:
+    """At 0.1 s per token 90 tokens take nine seconds."""
+    driver = Driver(wide())
+    driver.read(0.0)
+    ticket = driver.admit(prompt_tokens=800).ticket
+    for tokens in (1, 2, 3):
+        driver.now += 0.1
+        driver.progress(ticket, tokens)
+    waits = driver.queue(deadline_at=driver.now + 12.0, prompt_tokens=400)
+    assert waits.latest_start_at == pytest.approx(driver.now + 3.0)
+    ticket = driver.queue(deadline_at=driver.now + 12.0, prompt_tokens=400, generates=False).ticket
+    assert driver.gate._books.queue.waiters[ticket].latest_start_at == pytest.approx(driver.now + 12.0)
+
+
+def test_shell_is_woken_for_a_waiter_that_may_not_wait_until_the_next_look() -> None:
+    """Its last instant comes before the look that is planned."""
+    driver = Driver(wide())
+    driver.read(0.0)
+    driver.admit(prompt_tokens=900)
+    driver.queue(latest_start_at=driver.now + 0.005)
+    assert driver.step.wake_at == driver.now + 0.005
+
+
+def test_whoever_left_is_not_turned_away_when_its_time_has_come() -> None:
+    """An expiry of one that is gone is passed over."""
+    driver = Driver(wide())
+    driver.read(0.0)
+    driver.admit(prompt_tokens=900)
+    stays = driver.queue(latest_start_at=driver.now + 1.0)
+    leaves = driver.queue(latest_start_at=driver.now + 1.5)
+    driver.cancel(leaves.ticket)
+    driver.pass_s(2.0)
+    assert [refusal.ticket for refusal in driver.step.refusals] == [stays.ticket]
+
+
+def test_what_the_shell_may_ask_at_any_time() -> None:
+    """Bytes held by those who wait, and what is left of a quota."""
+    limits = TenantLimits(requests_per_s=1.0, request_burst=3.0)
+    options = GateOptions(kv=KvOptions(max_sequences=1), tenants={"metered": limits})
+    driver = Driver(options)
+    driver.read(0.0)
+    driver.admit("metered")
+    driver.queue("metered", body_bytes=70)
+    assert driver.gate.queued_bytes == 70
+    [left] = driver.gate.quota_left("metered", driver.now)
+    assert (left.name, left.remaining) == ("requests", 1.0)
+    assert driver.gate.quota_left("t", driver.now) == ()
+    driver.gate.caller_gone(999, driver.now)
+    driver.gate.sending_blocked(999, True, driver.now)
+    assert driver.gate.statistics(driver.now).running == 1

@@ -214,3 +214,27 @@ def test_most_candidates_are_judged_without_a_look_at_every_lease() -> None:
     assert ledger.peak_with(small) == 1560.0
     ledger.remove(0)
     assert ledger.surely_exceeds(small, 1300.0)
+
+
+def test_sums_of_a_ledger_that_must_be_made_anew() -> None:
+    """After many have moved nothing is added to a sum that does not hold."""
+    ledger = ledger_of([(100, 50, 1), (200, 70, 1)])
+    ledger.changed()
+    ledger.add(lease(10, 30, 5))
+    ledger.refresh(ledger.leases[0])
+    ledger.remove(1)
+    assert ledger.held_tokens() == 130.0
+    ledger.changed()
+    assert ledger.surely_exceeds(Demand(100.0, 1.0, 1), 200.0)
+    ledger.drain(ledger.leases[10])
+    ledger.refresh(ledger.leases[10])
+    assert ledger.held_tokens() == 100.0
+    unread = Ledger()
+    cold = lease(1, 30, 5)
+    cold.first_token_at = None
+    unread.add(cold)
+    unread.restate(cold, 50.0)
+    assert unread.unread_prompt == 50.0
+    unread.add(lease(2, 30, 5))
+    unread.remove(1)
+    assert unread.unread_prompt == 30.0

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.core.driver import FILL, Driver, half, small
-from tidegate.core.decisions import InvalidAsk
+from tidegate.core.decisions import Ask, InvalidAsk
+from tidegate.core.reading import Reading, vouched_reading
 
 
 def test_time_backwards_and_nonsense_change_nothing() -> None:
@@ -49,3 +50,26 @@ def test_unknown_class_ticket_in_use_and_bad_progress_are_refused() -> None:
         with pytest.raises(InvalidAsk, match=name):
             driver.offer(**cast("Any", {name: math.nan}))
     assert driver.gate.statistics(driver.now).running == 1
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("prompt_tokens", math.nan),
+        ("attempt", 0),
+        ("max_output_tokens", -1),
+        ("latest_start_at", math.nan),
+        ("deadline_at", math.nan),
+    ],
+)
+def test_absurd_ask_is_told_which_figure_it_is(figure: str, value: float) -> None:
+    """Whatever else is missing, the message names the culprit."""
+    with pytest.raises(InvalidAsk, match=f"^{figure} is "):
+        Ask(**{"ticket": 1, "tenant": "t", "priority_class": "c", "prompt_tokens": 1, figure: value})  # type: ignore[arg-type]
+
+
+def test_vouched_reading_is_the_reading_of_its_figures() -> None:
+    """One figure for each field, in their order."""
+    figures: tuple[Any, ...] = (0.5, 1, 2, 3, 4, 5, 6, 7.0, 8.0, 9.0, 10, True, "x")
+    fields: dict[str, Any] = dict(zip(Reading.__slots__, figures, strict=True))
+    assert vouched_reading(figures) == Reading(**fields)

@@ -6,7 +6,7 @@ from tests.core.driver import Driver
 from tidegate.core.options import DEFAULT_CLASSES, ClassOptions, GateOptions, KvOptions, QueueOptions
 
 
-def driver() -> Driver:
+def one_at_a_time() -> Driver:
     return Driver(
         GateOptions(
             kv=KvOptions(capacity_tokens=10**7, max_sequences=1),
@@ -21,13 +21,13 @@ def driver() -> Driver:
 
 def test_q8_a_thousand_equals_at_one_instant_leave_as_they_came() -> None:
     """Q8: equal class, equal tenant, an identical clock; then one of a higher class, which is next."""
-    d = driver()
-    running = d.admit("t").ticket
-    equals = [d.queue("t").ticket for _ in range(1000)]
-    high = d.queue("boss", "vip").ticket
+    driver = one_at_a_time()
+    running = driver.admit("t").ticket
+    equals = [driver.queue("t").ticket for _ in range(1000)]
+    high = driver.queue("boss", "vip").ticket
     left = []
     for _ in range(1001):
-        (running,) = d.release(running, prompt_tokens=10, output_tokens=90)
+        (running,) = driver.release(running, prompt_tokens=10, output_tokens=90)
         left.append(running)
     assert left == [high, *equals]
 

@@ -111,3 +111,37 @@ def test_failures_and_departures_teach_no_lengths() -> None:
             driver.release(driver.admit().ticket, ending, output_tokens=1)
     assert not driver.gate._books.lengths.is_known
     assert not driver.gate._books.rate.is_timed
+
+
+def test_lease_whose_engine_has_finished_is_left_alone() -> None:
+    """It holds nothing any more, and nothing is inferred of it."""
+    driver = Driver(wide())
+    driver.read(0.0)
+    ticket = driver.admit(max_output_tokens=10).ticket
+    driver.progress(ticket, 1)
+    driver.gate.sending_blocked(ticket, True, driver.now)
+    driver.pass_s(60.0)
+    drained = driver.instance.ledger.leases[ticket]
+    assert drained.is_drained
+    driver.gate.sending_blocked(ticket, False, driver.now)
+    driver.pass_s(60.0)
+    assert (drained.seen, driver.instance.ledger.held_tokens()) == (1.0, 0.0)
+
+
+def test_prompt_that_is_being_read_has_generated_nothing() -> None:
+    """Of an answer in one piece, by the speed at which the engine reads; others generate meanwhile."""
+    driver = Driver(wide(capacity_tokens=100_000))
+    driver.read(0.0, prompt_tokens=0, generation_tokens=0)
+    first = driver.admit(prompt_tokens=10).ticket
+    driver.progress(first, 1)
+    driver.now += 1.0
+    driver.progress(first, 11)
+    driver.read(0.01, prompt_tokens=5000, generation_tokens=10)
+    assert driver.instance.prefill.rate > 0
+    ticket = driver.admit(prompt_tokens=20_000, streams=False).ticket
+    lease_of = driver.instance.ledger.leases[ticket]
+    assert lease_of.lag_tokens == pytest.approx(20_000 / driver.instance.prefill.rate / 0.1)
+    driver.pass_s(1.0)
+    assert (lease_of.seen, lease_of.first_token_at) == (0.0, None)
+    driver.pass_s(10.0)
+    assert lease_of.seen > 0

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.core.driver import Driver
+from tests.core.driver import Driver, wide
+from tests.core.leases import lease
 from tidegate.core.decisions import Admit, Ending
+from tidegate.core.instance import Instance
+from tidegate.core.ledger import Ledger
 from tidegate.core.options import GateOptions, KvOptions
+from tidegate.core.prompt_counter import PromptCounter
+from tidegate.core.prompts import PromptSizes
+from tidegate.core.reading import Reading
 
 
 def cold(**kv: Any) -> Driver:
@@ -122,3 +128,30 @@ def test_a_cold_burst_is_charged_with_care_and_what_waits_anew_once_the_truth_is
         driver.progress(ticket, 1)
     granted = read(driver, 5 * 600, 5.0, running=5)
     assert len(granted) >= 5
+
+
+def test_next_to_nothing_unread_counts_by_half() -> None:
+    """Of prompts that may or may not have been read, with text or without."""
+    counter, ledger = PromptCounter(), Ledger()
+    assert counter.take(Reading(kv_usage=0.0, prompt_tokens=0.0, running=0), ledger, 0.0) is None
+    read, text, tokens = lease(1, 9, 9, ascii_bytes=1000), lease(2, 9, 9, ascii_bytes=50), lease(3, 20, 9)
+    for item in (read, text, tokens):
+        item.first_token_at = 0.5 if item is read else None
+        ledger.add(item)
+        counter.started(item)
+    counted = counter.take(Reading(kv_usage=0.0, prompt_tokens=500.0, running=3), ledger, 1.0)
+    assert counted is not None
+    assert counted.tokens == 500.0 - 10.0
+    assert counted.texts == {"": (1025.0, 0.0)}
+
+
+def test_tenant_with_prompts_of_its_own_keeps_its_share() -> None:
+    """What all prompts of a model held restates only the shares of those it stands in for."""
+    instance, sizes = Instance("default", wide()), PromptSizes(4.0)
+    sizes.learn("known", "", 400, 0, 100)
+    instance.calibration._shares.update(known=0.5, stranger=0.5)
+    instance.learn_prompts(Reading(kv_usage=0.0, prompt_tokens=0.0, running=0), sizes, 0.0)
+    instance.start(lease(1, 9, 9, ascii_bytes=4000), 0.0)
+    instance.learn_prompts(Reading(kv_usage=0.0, prompt_tokens=2000.0, running=1), sizes, 1.0)
+    assert instance.calibration.share("known") == 0.5
+    assert instance.calibration.share("stranger") < 0.5

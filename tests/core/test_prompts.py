@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.core.prompts import MAX_MODELS, PromptSizes
+from tidegate.core.prompts import MAX_MODELS, MOST, PromptSizes
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,10 @@ def test_memory_is_bounded() -> None:
     for number in range(1000):
         sizes.learn("t", f"m{number}", 300, 0, 90)
     assert len(sizes._averages) <= MAX_MODELS
+
+
+def test_prompt_denser_than_possible_is_taken_for_the_densest() -> None:
+    """Tokens per byte have bounds."""
+    sizes = PromptSizes(3.0)
+    sizes.learn("t", "m", 100, 0, int(100 * MOST))
+    assert sizes.estimate("t", "m", 100, 0) >= 100 * MOST

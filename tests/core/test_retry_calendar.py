@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
 
-from tests.core.driver import FILL, Driver
+from tests.core.driver import FILL, Driver, half, wide
 from tidegate.core.decisions import Reason
 from tidegate.core.options import CalendarOptions, ClassOptions, GateOptions, KvOptions, QueueOptions
+from tidegate.core.retry_calendar import EARLY_S, RetryCalendar
+from tidegate.core.tenants import Tenants
 
 
 def slots(seats: int = 1, **options: Any) -> Driver:
@@ -175,3 +178,18 @@ def test_a_place_is_kept_once_and_within_the_bound() -> None:
     calendar.claim(slot)
     calendar.claim(slot)
     assert calendar.outstanding == 0
+
+
+def test_slot_claimed_before_it_fell_due_is_cleared_away() -> None:
+    """It keeps no seat."""
+    calendar = RetryCalendar(CalendarOptions())
+    flow = Driver(wide()).gate._books.queue.flow(Tenants(GateOptions()).get("t", 0.0), "standard")
+    wait_s = calendar.book(flow, ("t", "name"), 0.0, 10.0, 1.0, 0.0, half)
+    slot = calendar.find(flow, ("t", "name"), is_retry=True, now=0.0)
+    assert slot is not None
+    calendar.claim(slot)
+    calendar.claim(slot)
+    assert calendar.next_at < 0.0, "there is something to clear away"
+    calendar.advance(wait_s - EARLY_S)
+    assert calendar.due_in("standard") == 0
+    assert calendar.next_at == math.inf

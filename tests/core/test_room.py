@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.driver import FILL, Driver, half, small, wide
 from tidegate.core.decisions import Queued, Reason
-from tidegate.core.options import ClassOptions, GateOptions, QueueOptions, TenantLimits
+from tidegate.core.options import ClassOptions, GateOptions, KvOptions, QueueOptions, TenantLimits
 
 
 def test_vip_goes_first_and_full_room_displaces_the_lowest() -> None:
@@ -99,3 +99,28 @@ def test_precheck_knows_quota_and_sleep() -> None:
     asleep = driver.gate.precheck("x", "standard", driver.now, half)
     assert asleep is not None
     assert asleep.reason is Reason.ASLEEP
+
+
+def test_full_room_refuses_early_where_nobody_could_give_way() -> None:
+    """All seats are a higher class's: a lower one hears it before its body is read."""
+    driver = Driver(
+        GateOptions(
+            kv=KvOptions(max_sequences=1),
+            queue=QueueOptions(max_requests=2),
+            classes=(ClassOptions(name="vip"), ClassOptions(name="batch")),
+            default_tenant=TenantLimits(priority_class="batch"),
+        )
+    )
+    driver.read(0.0)
+    driver.admit("a", "vip")
+    waiting = [driver.queue(tenant, "vip").ticket for tenant in "bc"]
+    refused = driver.gate.precheck("z", "batch", driver.now, half)
+    assert refused is not None
+    assert refused.reason is Reason.QUEUE_FULL
+    for ticket in waiting:
+        driver.cancel(ticket)
+    assert driver.gate.precheck("z", "batch", driver.now, half) is None
+    driver.queue("x", "vip")
+    driver.queue("y", "vip")
+    refused = driver.gate.precheck("z", "vip", driver.now, half)
+    assert refused is not None, "those who left are no longer the heaviest"

@@ -216,3 +216,10 @@ def test_frozen_high_with_nothing_in_flight_lets_a_trickle_through() -> None:
     busy.queue()
     busy.now += 3.0
     assert busy.read(0.9, running=4) == []
+
+
+def test_gauge_that_is_missing_does_not_freeze() -> None:
+    """An engine without a level has none that could stand still."""
+    signal = Signal(SignalOptions(stale_after_s=100.0, blind_after_s=100.0))
+    signal.take(Reading(kv_usage=None, running=0), 0.0, 0.0)
+    assert signal.state(50.0) is State.FRESH

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.core.driver import Driver
+from tests.core.driver import Driver, half, wide
+from tidegate.core.decisions import Admit, Ask, Refuse
+from tidegate.core.gate import Gate
+from tidegate.core.reading import Reading
 
 
 def test_supersede_needs_key_body_tenant_and_a_caller_that_left() -> None:
@@ -39,3 +42,16 @@ def test_supersede_past_the_declared_deadline() -> None:
     driver.now += 6
     driver.admit(attempt=2, **keyed)
     assert driver.step.cancelled == (first.ticket,)
+
+
+def test_keyed_request_without_a_body_to_compare_supersedes_nobody() -> None:
+    """The key alone does not show that it is the same request."""
+    gate = Gate(wide(), 0.0)
+    gate.observe([Reading(kv_usage=0.0)], 0.0, half)
+    first = Ask(ticket=1, tenant="t", priority_class="vip", prompt_tokens=1, identity="k", is_keyed=True)
+    assert isinstance(gate.offer(first, 0.0, half).decision, Admit)
+    gate.caller_gone(1, 0.0)
+    again = Ask(ticket=2, tenant="t", priority_class="vip", prompt_tokens=1, identity="k", is_keyed=True)
+    step = gate.offer(again, 0.0, half)
+    assert not isinstance(step.decision, Refuse)
+    assert step.cancelled == ()

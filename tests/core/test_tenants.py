@@ -50,3 +50,12 @@ def test_sessions_remembered_are_bounded_and_end() -> None:
     for number in range(10_050):
         tenants.note_session("t", str(number), T0)
     assert len(tenants._sessions) == 10_000
+
+
+def test_tenant_that_runs_is_not_forgotten() -> None:
+    """However many strangers come."""
+    tenants = Tenants(GateOptions(max_tenants=1))
+    busy = tenants.get("busy", 0.0)
+    busy.running = 1
+    assert tenants.get("stranger", 0.0).name != "stranger"
+    assert tenants.get("busy", 0.0) is busy

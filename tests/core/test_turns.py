@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.driver import Driver
-from tidegate.core.decisions import Admit, Reason
+from tests.core.driver import Driver, wide
+from tidegate.core.decisions import Admit, Ask, Reason
+from tidegate.core.flow import Flow
+from tidegate.core.lengths import LengthModel
+from tidegate.core.line import COMPACT_ABOVE, Waiter
 from tidegate.core.options import ClassOptions, GateOptions, KvOptions, QueueOptions, TenantLimits
-from tidegate.core.turns import MOST_LINES, SCAN
+from tidegate.core.tenants import Tenants
+from tidegate.core.turns import MOST_LINES, SCAN, Turns
 
 
 def driver(slots: int = 4, room: int = 1000, **tenants: TenantLimits) -> Driver:
@@ -197,3 +201,30 @@ def test_backlogged_users_never_drift_apart(
             served[owner[ticket]] += 3 * size[owner[ticket]]
     gap = max(served[user] for user in users) - min(served[user] for user in users)
     assert gap <= 2 * max(declared.values()) * (slots + 2) + 3 * max(size.values())
+
+
+def _waiters(flow: Flow, count: int) -> list[Waiter]:
+    asks = [
+        Ask(ticket=n, tenant="t", priority_class="standard", prompt_tokens=1, end_user="u")
+        for n in range(count)
+    ]
+    kinds = LengthModel.kinds(None, None)
+    return [
+        Waiter(ask, flow, float(ask.ticket), 0.0, 0.0, 9.0, kinds, 0.5, 0.0, sequence=ask.ticket)
+        for ask in asks
+    ]
+
+
+def test_what_is_out_of_date_among_end_users_is_bounded() -> None:
+    """Whoever comes and goes at once leaves nothing behind for ever."""
+    flow = Driver(wide()).gate._books.queue.flow(Tenants(GateOptions()).get("t", 0.0), "standard")
+    first, *others = _waiters(flow, 200)
+    turns = Turns([first])
+    for waiter in others:
+        turns.seat(waiter)
+        turns.settled("u", 1.0)
+        turns.leave(waiter.ask.ticket)
+    [line] = turns._lines.values()
+    assert len(line._heap) <= COMPACT_ABOVE + 3
+    assert len(turns._order) <= COMPACT_ABOVE + 3
+    assert turns.head() is first
