@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.bed import Level, Raw, Upload, bed, until
-from tidegate.asgi.reading import SILENT_S, SMALL_BYTES, BytesHeld, NoRoom
+from tidegate.asgi.bytes_held import SILENT_S, SMALL_BYTES, BytesHeld, NoRoom
 
 MOST = 16 * SMALL_BYTES * 64
 

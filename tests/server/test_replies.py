@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.asgi.bodies import Form, _worded, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import CorsOptions
 from tidegate.asgi.messages import message
@@ -26,6 +25,7 @@ from tidegate.asgi.replies import (
     refusal_status,
     send_reply,
 )
+from tidegate.asgi.reply_bodies import Form, _worded, refusal_body
 from tidegate.core.decisions import Reason, Refuse
 
 CHAT = Route(Dialect.OPENAI_CHAT, True, "/chat/completions")

@@ -10,13 +10,13 @@ from tidegate.asgi import unbooked
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
+from tidegate.asgi.bytes_held import BytesHeld, NoRoom
 from tidegate.asgi.examine import OFF_LOOP_BYTES
 from tidegate.asgi.exchange import Exchange
 from tidegate.asgi.fields import FieldProblem
 from tidegate.asgi.identity import Caller
 from tidegate.asgi.keys import CannotTell
 from tidegate.asgi.manners import Manners
-from tidegate.asgi.reading import BytesHeld, NoRoom
 from tidegate.asgi.seats import Seats
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import content_length

@@ -19,8 +19,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate.asgi.bytes_held import NoRoom, OneBody
 from tidegate.asgi.eager import Begun
-from tidegate.asgi.reading import NoRoom, OneBody
 from tidegate.asgi.types import Message, Receive
 
 

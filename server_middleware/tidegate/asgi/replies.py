@@ -14,11 +14,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidegate.asgi.bodies import Form, problem_body, refusal_body
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.cors import Cors, CorsOptions
 from tidegate.asgi.headers import headers_of, preference_applied, reason_header, retry_after_ms
 from tidegate.asgi.negotiate import PROBLEM_JSON, prefers_chinese, prefers_problem_json
+from tidegate.asgi.reply_bodies import Form, problem_body, refusal_body
 from tidegate.asgi.types import HeaderList, Headers, Scope, Send, pick
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.option_types import FromText
