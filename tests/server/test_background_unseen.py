@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.server.bed import Raw
-from tests.server.test_telemetry import INSTANCE
+from tests.server.snapshots import INSTANCE
 from tidegate import Reading, Settings
 from tidegate.asgi.runtime import Parts, Runtime
 from tidegate.asgi.types import App, Receive, Scope, Send

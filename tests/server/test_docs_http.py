@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.asgi import bodies, cors, fields, headers, identity, replies
+from tidegate.asgi import cors, fields, headers, identity, replies, reply_bodies
 from tidegate.asgi.background import BOUND_S
 from tidegate.asgi.classify import Dialect, GuardOptions, Route, RouteTable
 from tidegate.asgi.cors import CorsOptions
@@ -68,7 +68,7 @@ def test_other_answers() -> None:
 def test_codes_and_types() -> None:
     """By status, for OpenAI and for Anthropic."""
     listed = {int(row[0]): tuple(row[1:]) for row in table("### Bodies")}
-    assert listed == bodies._KINDS
+    assert listed == reply_bodies._KINDS
 
 
 def _written() -> set[str]:
