@@ -89,6 +89,16 @@ export class Cooldown extends EventTarget {
     listener: EventListenerOrEventListenerObject | null,
     options?: boolean | AddEventListenerOptions,
   ): void;
+  removeEventListener(
+    type: "hold" | "tick" | "open",
+    listener: ((event: CooldownEvent) => void) | null,
+    options?: boolean | EventListenerOptions,
+  ): void;
+  removeEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | EventListenerOptions,
+  ): void;
 }
 
 export interface ServerEvent {
