@@ -62,6 +62,19 @@ def test_one_that_has_gone_is_room_that_nobody_has(dead: tuple[str, ...]) -> Non
     assert set(start_all(driver)) == alive
 
 
+def test_one_that_is_named_no_more_has_gone_too() -> None:
+    """A pod that was replaced by another, a rank that was taken away: nobody fails to read it."""
+    driver = engines("a", "b")
+    start_all(driver)
+    for _ in range(13):
+        driver.now += FOR_S
+        read(driver, {"a": 6})
+    for ticket in range(1, 7):
+        driver.release(ticket)
+    read(driver, {"a": 0})
+    assert set(start_all(driver)) == {"a"}
+
+
 def test_it_is_back_with_its_next_reading() -> None:
     """Restarted, it has its share again."""
     driver = engines("a", "b")

@@ -25,23 +25,30 @@ class Absence:
     def look(self, instances: Iterable[Instance], now: float) -> None:
         """Note on the instances which of them have gone."""
         every = list(instances)
-        silent = [item for item in every if item.is_silent and not item.has_gone and item.ledger.leases]
-        if not silent or not _run_all_of_it(every):
+        silent = {item for item in every if _is_silent(item, now)}
+        suspects = [item for item in silent if item.ledger.leases and not item.has_gone]
+        if not suspects or not _run_all_of_it(every, silent):
             self._since = None
             return
         if self._since is None:
             self._since = now
         if now - self._since >= FOR_S:
-            for item in silent:
+            for item in suspects:
                 item.has_gone = True
 
 
-def _run_all_of_it(every: list[Instance]) -> bool:
+def _is_silent(item: Instance, now: float) -> bool:
+    """Whether it cannot be read, or its source has not named it for long (a pod that was replaced)."""
+    age_s = item.signal.age_s(now)
+    return item.is_silent or (age_s is not None and age_s >= item.options.signal.blind_after_s)
+
+
+def _run_all_of_it(every: list[Instance], silent: set[Instance]) -> bool:
     """Whether the instances that can be read run what is charged to all."""
     present = 0
     for item in every:
         reading = item.signal.reading
-        if item.is_silent or reading is None:
+        if item in silent or reading is None:
             continue
         if reading.running is None:
             return False
