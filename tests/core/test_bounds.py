@@ -8,6 +8,7 @@ from tests.core.driver import Driver, half, wide
 from tidegate.core.decisions import Admit, Reason, Refuse
 from tidegate.core.options import GateOptions, KvOptions
 from tidegate.core.reading import Reading
+from tidegate.core.verdict import Verdict
 
 
 def test_burst_between_two_samples_sees_its_own_weight() -> None:
@@ -160,6 +161,16 @@ def test_a_full_engine_is_looked_at_again_with_a_fresh_reading() -> None:
     driver.admit()
     driver.read(0.1, waiting=5, running=1)
     driver.queue()
+    assert driver.step.wants_reading
+
+
+def test_a_full_cache_is_looked_at_again_with_a_fresh_reading() -> None:
+    """What its prompts really hold, and how far its answers have come, lets the next ones in or keeps them out."""
+    driver = Driver()
+    driver.read(0.0)
+    while isinstance(driver.offer(), Admit):
+        pass
+    assert driver.gate._cycle.blocked_by is Verdict.KV
     assert driver.step.wants_reading
 
 

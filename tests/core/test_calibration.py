@@ -104,6 +104,43 @@ def test_unread_prompts_explain_no_surplus_and_books_ahead_teach_nothing() -> No
     assert calibration.kp == pytest.approx(1.0)
 
 
+def test_tiny_prompts_in_wide_blocks_say_nothing_of_others() -> None:
+    """Twenty tokens fill a block of 128 as the engine counts: the share of every newcomer would be doubled."""
+    calibration = Calibration(KvOptions(), 100)
+    ledger = covered({"vip": 21.0}, seen=1.0)
+    for held in ledger.leases.values():
+        held.pad = 64.0
+        ledger.refresh(held)
+    calibration.learn(read(0.0128, running=1), ledger, 1.0)
+    assert calibration.share("newcomer") == 1.0
+    assert calibration.foreign_tokens == 0.0
+    calibration.learn(read(0.5), ledger, 1.0)
+    assert calibration.share("newcomer") == 1.0
+    assert calibration.foreign_tokens == pytest.approx(5000 - 86), "an engine that says not how many it runs"
+    calibration.learn(read(0.0, running=1), ledger, 1.0)
+    assert calibration.share("vip") == 1.0, "nor that they share blocks"
+    several = covered({str(number): 300.0 for number in range(20)})
+    for held in several.leases.values():
+        held.pad = 64.0
+        several.refresh(held)
+    calibration.learn(read(0.88, running=20), several, 1.0)
+    assert calibration.kp == pytest.approx((8800 - 20 * 64) / 6000)
+
+
+def test_estimates_that_fall_raise_no_share_above_one() -> None:
+    """A share on its way down from estimates twice too high is not turned into prompts that hold twice as much."""
+    calibration = Calibration(KvOptions(), 100)
+    calibration.learn(read(0.2, running=1), covered({"a": 6000.0}), 1.0)
+    assert calibration.share("a") == pytest.approx(0.8)
+    calibration.restate("a", 1 / 3)
+    assert calibration.share("a") == 1.0
+    calibration.learn(read(0.6, running=1), covered({"a": 3000.0}), 1.0)
+    calibration.restate("a", 0.5)
+    assert calibration.share("a") == pytest.approx(2.0), "what was measured is not taken back"
+    calibration.restate("a", 4.0)
+    assert calibration.share("a") == pytest.approx(0.5)
+
+
 def test_margin_answers_to_preemptions_once_per_bout_and_eases() -> None:
     """A counter that went down has restarted and says nothing."""
     calibration = Calibration(KvOptions(), 100)

@@ -74,7 +74,6 @@ def test_caution_lasts_until_prompts_were_counted() -> None:
     """Where the truth is a few prompts away, two bytes to a token are charged until it is there."""
     sizes = PromptSizes(3.0)
     sizes.is_counted = True
-    assert sizes.is_cold
     assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1500)
     sizes.learn_counted({"m": (30_000, 0)}, 6000)
     assert sizes.estimate("t", "m", 3000, 0) == pytest.approx(1.05 * 642, rel=0.01)

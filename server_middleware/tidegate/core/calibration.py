@@ -8,13 +8,16 @@ The prompt share (`kp`) is measured over estimated prompt tokens: below 1 where 
 above where estimates are too small. It is learnt per tenant by normalised least mean squares over the
 leases a reading has covered, so that the shared prefixes of one tenant do not vouch for the unique
 prompts of another. It rises at once and falls slowly, and only while the engine neither queues nor
-preempts: a share that follows the level freely follows its own effect (figures: docs/theory.md).
+preempts: a share that follows the level freely follows its own effect (figures: docs/theory.md). Nothing is
+learnt from prompts that the rounding to blocks outweighs: a lone one of twenty tokens in a block of 128 would
+double what every newcomer is charged.
 The capacity a level is measured against is the one the engine states, unless its counters gainsay it
 (`capacity.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from tidegate.core.capacity import StatedCapacity
@@ -28,6 +31,7 @@ FALL_SPAN_S = 1.0  # ... where readings are this far apart; closer ones count fo
 MARGIN_STEP = 0.03  # after a preemption ...
 MARGIN_EVERY_S = 5.0  # ... once per bout: one overshoot is seen in several readings
 MARGIN_DECAY_PER_S = 0.002
+LEAST_PROMPTS = 4.0  # what blocks may round off, times this, must be outweighed for prompts to say anything
 LEAST_LEVEL_TO_LEARN = 0.05  # below it the gauge is mostly rounding
 CAPACITY_SAMPLES = 3
 CAPACITY_RATE = 0.2
@@ -61,10 +65,15 @@ class Calibration:
         return known if known > 1.0 else 1.0
 
     def restate(self, tenant: str, ratio: float) -> None:
-        """This tenant's estimates have become `ratio` times what they were: the share keeps its tokens."""
+        """This tenant's estimates have become `ratio` times what they were: the share keeps its tokens.
+
+        That does not raise it above 1. One that is still falling from estimates that were too high would
+        else be taken for prompts that hold more than they count.
+        """
         known = self._shares.get(tenant)
         if known is not None:
-            self._shares[tenant] = min(MOST_SHARE, max(LEAST_SHARE, known / ratio))
+            most = MOST_SHARE if ratio >= 1.0 else max(1.0, known)
+            self._shares[tenant] = min(most, max(LEAST_SHARE, known / ratio))
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -146,16 +155,15 @@ class Calibration:
         high = low + sum(lease.held for lease in others)  # ... and if all have
         strangers = self._strangers(reading, ledger)
         surplus, shortage = used - high, low - used
+        tells = sum(prompts.values()) >= LEAST_PROMPTS * _rounding([*covered, *others])
+        self.foreign_tokens = 0.0
         if surplus > 0 and (strangers or not prompts):
             self.foreign_tokens = surplus
         elif surplus > 0:
-            self.foreign_tokens = 0.0
-            beyond = self._shift(prompts, surplus)
+            beyond = self._shift(prompts, surplus) if tells else surplus
             self.foreign_tokens = beyond if reading.running is None else 0.0
-        else:
-            self.foreign_tokens = 0.0
-            if shortage > 0 and is_calm and strangers is not None and not strangers:
-                self._shift(prompts, -shortage * FALL_RATE * min(1.0, elapsed_s / FALL_SPAN_S))
+        elif tells and shortage > 0 and is_calm and strangers is not None and not strangers:
+            self._shift(prompts, -shortage * FALL_RATE * min(1.0, elapsed_s / FALL_SPAN_S))
         total = sum(prompts.values())
         if total > 0:
             self.kp = sum(self.share(tenant) * tokens for tenant, tokens in prompts.items()) / total
@@ -202,6 +210,12 @@ class Calibration:
         rate = 1.0 if known is None else CAPACITY_RATE
         self._learnt_capacity = estimate if known is None else known + rate * (estimate - known)
         self._capacity_samples += 1
+
+
+def _rounding(leases: list[Lease]) -> float:
+    """Tokens by which blocks may be filled otherwise than by half: two standard deviations, at most all."""
+    variance = sum(lease.pad * lease.pad / (3 * lease.sequences) for lease in leases)
+    return min(sum(lease.pad for lease in leases), 2 * math.sqrt(variance))
 
 
 def _is_settled(reading: Reading, ledger: Ledger) -> bool:

@@ -172,9 +172,7 @@ class Cycle:
         if self._look_at is not None and self._look_at > now and not has_granted:
             return False
         self._look_at = now + self._backoff.next_wait_s(uniform)
-        if self.blocked_by is Verdict.KV:
-            return self._books.prompts.is_cold  # the next reading says what prompts really hold
-        return self.blocked_by in (Verdict.LEVEL, Verdict.ENGINE_QUEUE)
+        return self.blocked_by in (Verdict.KV, Verdict.LEVEL, Verdict.ENGINE_QUEUE)
 
     def _rest(self, now: float) -> None:
         """Nobody waits: there is no next look, and the next run of looks begins at the base."""

@@ -95,11 +95,6 @@ class PromptSizes:
         self._averages: OrderedDict[str, _Average] = OrderedDict()
         self.is_counted = False  # the engine counts what it reads: the truth is a few prompts away
 
-    @property
-    def is_cold(self) -> bool:
-        """Whether the truth about this tokenizer is on its way and has not come yet."""
-        return self.is_counted and all(it.expected < CAUTION_TOKENS for it in self._averages.values())
-
     def of(self, ask: Ask) -> float:
         """Tokens expected of an ask by what is known now; what it says itself where it holds no text."""
         if not ask.ascii_bytes and not ask.other_bytes:
