@@ -223,3 +223,23 @@ class Upload(Raw):
 def explode(*args: Any, **kwargs: Any) -> Any:
     """A fault of ours, put in the place of anything."""
     raise RuntimeError("planted")
+
+
+class Lifespan:
+    """Starts and stops an app as a server does."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._in: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self._out: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def __aenter__(self) -> None:
+        scope: dict[str, Any] = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self._task = asyncio.ensure_future(self._app(scope, self._in.get, self._out.put))
+        await self._in.put({"type": "lifespan.startup"})
+        assert (await self._out.get())["type"] == "lifespan.startup.complete"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._in.put({"type": "lifespan.shutdown"})
+        assert (await asyncio.wait_for(self._out.get(), 60))["type"] == "lifespan.shutdown.complete"
+        await self._task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,37 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.server.callers import CLASSES, SECRET, TENANTS, bearer, resolver, scope
 from tidegate.asgi.addresses import TrustedProxies, parse_address
 from tidegate.asgi.credentials import credentials
-from tidegate.asgi.identity import Caller, IdentityOptions, Resolver, TenantKeys
-
-CLASSES = ("system", "vip", "standard", "batch")
-SECRET = "sk-very-secret"
-TENANTS = (
-    TenantKeys(name="acme", priority_class="vip", keys=(SECRET, "second")),
-    TenantKeys(
-        name="beta",
-        priority_class="standard",
-        keys=("sha256:" + hashlib.sha256(b"hashed").hexdigest().upper(),),
-    ),
-)
-
-
-def resolver(tenants: Sequence[TenantKeys] = TENANTS, **options: Any) -> Resolver:
-    return Resolver(tenants, IdentityOptions(**options), classes=CLASSES, default_class="standard")
-
-
-def scope(
-    *lines: tuple[str, str],
-    client: tuple[str, int] | None = ("203.0.113.7", 4000),
-    path: str = "/v1/completions",
-) -> dict[str, Any]:
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in lines]
-    return {"type": "http", "headers": headers, "client": client, "path": path}
-
-
-def bearer(key: str) -> tuple[str, str]:
-    return "Authorization", f"Bearer {key}"
+from tidegate.asgi.identity import Caller, IdentityOptions, TenantKeys
 
 
 @pytest.mark.parametrize(
@@ -228,7 +200,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_required_key() -> None:
     """Off by default; when on, only configured callers pass."""
-    known, unknown = scope(bearer(SECRET)), scope(bearer("x"))
+    known, unknown = scope(bearer_line(SECRET)), scope(bearer("x"))
     assert resolver().is_allowed(resolver().resolve(unknown))
     gate = resolver(require_key=True)
     assert gate.is_allowed(gate.resolve(known))

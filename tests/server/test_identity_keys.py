@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from tests.server.test_identity import bearer, scope
+from tests.server.callers import bearer, scope
 from tidegate.asgi.identity import IdentityOptions, Resolver
 from tidegate.asgi.keys import ASK_AGAIN_S, COMPLAIN_EVERY_S, CachedKeys, CannotTell
 from tidegate.asgi.tenant import TenantKeys

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from tests.server.test_probes_admission import Lifespan
+from tests.server.bed import Lifespan
 from tidegate import AdmissionMiddleware, Settings
 from tidegate.probes.auto import find_probe
 from tidegate.probes.host_app import context_limit_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.server.bed import bed
-from tests.server.test_identity import bearer, resolver, scope
+from tests.server.callers import bearer, resolver, scope
 from tidegate.asgi.identity import UNPROVEN, Caller, Resolver
 from tidegate.asgi.proofs import MAX_PATHS, MAX_PATHS_EACH, Proofs
 from tidegate.telemetry.events import EventKind
@@ -54,7 +54,7 @@ def test_revoked_key_loses_its_tenant() -> None:
     """What the app refuses now is unproven now."""
     gate = resolver()
     for key, status in (("bad", 401), ("good", 200), ("worse", 401), ("good", 403)):
-        gate.observed(caller(gate, bearer(key)), status)
+        gate.observed(caller(gate, bearer_line(key)), status)
     assert caller(gate, bearer("good")).tenant == UNPROVEN
 
 
