@@ -165,7 +165,7 @@ def test_a_full_engine_is_looked_at_again_with_a_fresh_reading() -> None:
 
 
 def test_a_full_cache_is_looked_at_again_with_a_fresh_reading() -> None:
-    """What its prompts really hold, and how far its answers have come, lets the next ones in or keeps them out."""
+    """What its prompts really hold, and how far its answers have come, is a reading away."""
     driver = Driver()
     driver.read(0.0)
     while isinstance(driver.offer(), Admit):

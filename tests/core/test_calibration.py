@@ -105,7 +105,7 @@ def test_unread_prompts_explain_no_surplus_and_books_ahead_teach_nothing() -> No
 
 
 def test_tiny_prompts_in_wide_blocks_say_nothing_of_others() -> None:
-    """Twenty tokens fill a block of 128 as the engine counts: the share of every newcomer would be doubled."""
+    """Twenty tokens take a whole block of 128: that would double the charge of every newcomer."""
     calibration = Calibration(KvOptions(), 100)
     ledger = covered({"vip": 21.0}, seen=1.0)
     for held in ledger.leases.values():
@@ -128,7 +128,7 @@ def test_tiny_prompts_in_wide_blocks_say_nothing_of_others() -> None:
 
 
 def test_estimates_that_fall_raise_no_share_above_one() -> None:
-    """A share on its way down from estimates twice too high is not turned into prompts that hold twice as much."""
+    """A share that is still coming down from estimates that were too high is no proof of dense prompts."""
     calibration = Calibration(KvOptions(), 100)
     calibration.learn(read(0.2, running=1), covered({"a": 6000.0}), 1.0)
     assert calibration.share("a") == pytest.approx(0.8)
