@@ -33,5 +33,5 @@ def scope(
     return {"type": "http", "headers": headers, "client": client, "path": path}
 
 
-def bearer(key: str) -> tuple[str, str]:
+def bearer_line(key: str) -> tuple[str, str]:
     return "Authorization", f"Bearer {key}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.server.callers import CLASSES, SECRET, TENANTS, bearer, resolver, scope
+from tests.server.callers import CLASSES, SECRET, TENANTS, bearer_line, resolver, scope
 from tidegate.asgi.addresses import TrustedProxies, parse_address
 from tidegate.asgi.credentials import credentials
 from tidegate.asgi.identity import Caller, IdentityOptions, TenantKeys
@@ -19,7 +19,7 @@ from tidegate.asgi.identity import Caller, IdentityOptions, TenantKeys
 @pytest.mark.parametrize(
     ("line", "tenant"),
     [
-        (bearer(SECRET), "acme"),
+        (bearer_line(SECRET), "acme"),
         (("authorization", f"bearer  {SECRET} "), "acme"),
         (("X-Api-Key", "second"), "acme"),
         (("api-key", "hashed"), "beta"),
@@ -36,24 +36,24 @@ def test_configured_key_names_the_tenant(line: tuple[str, str], tenant: str) -> 
 )
 def test_nearly_right_keys_are_nobodys(key: str) -> None:
     """Only the exact credential counts; its hash is no credential."""
-    assert not resolver().resolve(scope(bearer(key))).is_configured
+    assert not resolver().resolve(scope(bearer_line(key))).is_configured
 
 
 def test_a_configured_key_in_any_header_wins_over_an_unknown_one() -> None:
     """A client may carry a dummy Bearer token beside its real x-api-key."""
-    assert resolver().resolve(scope(bearer("EMPTY"), ("x-api-key", SECRET))).tenant == "acme"
+    assert resolver().resolve(scope(bearer_line("EMPTY"), ("x-api-key", SECRET))).tenant == "acme"
 
 
 def test_only_the_first_line_of_a_repeated_header_counts() -> None:
     """As frameworks read it, so that we and the app see the same key."""
-    request = scope(bearer("unknown"), bearer(SECRET))
+    request = scope(bearer_line("unknown"), bearer_line(SECRET))
     assert credentials(request["headers"]) == [b"unknown"]
     assert not resolver().resolve(request).is_configured
 
 
 def test_keys_appear_nowhere() -> None:
     """Not in a caller, a tenant's repr or an error (case L13)."""
-    caller = resolver().resolve(scope(bearer(SECRET)))
+    caller = resolver().resolve(scope(bearer_line(SECRET)))
     assert SECRET not in repr(caller) + repr(TENANTS)
     with pytest.raises(ValueError, match="share a key") as caught:
         resolver([*TENANTS, TenantKeys(name="gamma", priority_class="batch", keys=(SECRET,))])
@@ -89,7 +89,7 @@ def test_malformed_configured_keys_are_refused(key: str) -> None:
 def test_callers_lower_their_class_and_never_raise_it(wishes: list[str], got: str) -> None:
     """Unknown wishes are no wishes, never an error."""
     lines = [("X-Tidegate-Priority", wish) for wish in wishes]
-    assert resolver().resolve(scope(bearer(SECRET), *lines)).priority_class == got
+    assert resolver().resolve(scope(bearer_line(SECRET), *lines)).priority_class == got
 
 
 def test_lowered_by_the_body() -> None:
@@ -124,10 +124,10 @@ def test_end_user_is_believed_from_proxies_and_configured_keys() -> None:
     """It only divides the tenant's own share."""
     gate = resolver(trusted_proxies=("10.0.0.1",), end_user_header="X-User")
     line = ("x-user", "u1")
-    assert gate.resolve(scope(line, bearer(SECRET))).end_user == "u1"
+    assert gate.resolve(scope(line, bearer_line(SECRET))).end_user == "u1"
     assert gate.resolve(scope(line, client=("10.0.0.1", 1))).end_user == "u1"
     assert gate.resolve(scope(line)).end_user is None
-    assert gate.resolve(scope(("x-user", "x" * 500), bearer(SECRET))).end_user is None
+    assert gate.resolve(scope(("x-user", "x" * 500), bearer_line(SECRET))).end_user is None
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_required_key() -> None:
     """Off by default; when on, only configured callers pass."""
-    known, unknown = scope(bearer_line(SECRET)), scope(bearer("x"))
+    known, unknown = scope(bearer_line(SECRET)), scope(bearer_line("x"))
     assert resolver().is_allowed(resolver().resolve(unknown))
     gate = resolver(require_key=True)
     assert gate.is_allowed(gate.resolve(known))

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from tests.server.callers import bearer, scope
+from tests.server.callers import bearer_line, scope
 from tidegate.asgi.identity import IdentityOptions, Resolver
 from tidegate.asgi.keys import ASK_AGAIN_S, COMPLAIN_EVERY_S, CachedKeys, CannotTell
 from tidegate.asgi.tenant import TenantKeys
@@ -182,9 +182,9 @@ async def test_one_key_that_cannot_be_told_hides_no_other(header: str) -> None:
     resolver = Resolver(
         [], IdentityOptions(require_key=True), classes=["vip"], default_class="vip", keys=keys
     )
-    assert (await resolver.identify(scope(bearer("other"), (header, "k")))).tenant == "hourly"
+    assert (await resolver.identify(scope(bearer_line("other"), (header, "k")))).tenant == "hourly"
     with pytest.raises(CannotTell):
-        await resolver.identify(scope(bearer("other")))
+        await resolver.identify(scope(bearer_line("other")))
 
 
 async def test_the_resolver_asks_for_unknown_keys_only() -> None:
@@ -198,15 +198,15 @@ async def test_the_resolver_asks_for_unknown_keys_only() -> None:
         default_class="standard",
         keys=provider.cached(),
     )
-    assert (await resolver.identify(scope(bearer("configured")))).tenant == "acme"
+    assert (await resolver.identify(scope(bearer_line("configured")))).tenant == "acme"
     assert (await resolver.identify(scope())).is_configured is False
     assert provider.asked == []
     caller = await resolver.identify(
-        scope(bearer("EMPTY"), ("x-api-key", "k"), ("x-tidegate-priority", "batch"))
+        scope(bearer_line("EMPTY"), ("x-api-key", "k"), ("x-tidegate-priority", "batch"))
     )
     assert (caller.tenant, caller.priority_class, caller.credential_hash) == ("hourly", "batch", hashed("k"))
     assert resolver.is_allowed(caller)
-    odd = await resolver.identify(scope(bearer("odd")))
+    odd = await resolver.identify(scope(bearer_line("odd")))
     assert (odd.tenant, odd.priority_class) == ("odd", "standard")
-    unknown = await resolver.identify(scope(bearer("nobody")))
-    assert unknown == resolver.resolve(scope(bearer("nobody")))
+    unknown = await resolver.identify(scope(bearer_line("nobody")))
+    assert unknown == resolver.resolve(scope(bearer_line("nobody")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.server.bed import bed
-from tests.server.callers import bearer, resolver, scope
+from tests.server.callers import bearer_line, resolver, scope
 from tidegate.asgi.identity import UNPROVEN, Caller, Resolver
 from tidegate.asgi.proofs import MAX_PATHS, MAX_PATHS_EACH, Proofs
 from tidegate.telemetry.events import EventKind
@@ -22,7 +22,7 @@ def test_open_server_goes_by_address() -> None:
     """A server that never refuses proves no key, however often it answers 2xx."""
     gate = resolver()
     for number in range(50):
-        key = bearer(f"random-{number}")
+        key = bearer_line(f"random-{number}")
         assert caller(gate, key).tenant == "address-203.0.113.7"
         gate.observed(caller(gate, key), 200)
 
@@ -30,24 +30,24 @@ def test_open_server_goes_by_address() -> None:
 def test_accepted_key_of_a_closed_server_becomes_a_tenant() -> None:
     """Once the app has refused others; the refused and the new share one tenant."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("good")), 200)
-    gate.observed(caller(gate, bearer("bad")), 401)
-    good = caller(gate, bearer("good"))
+    gate.observed(caller(gate, bearer_line("good")), 200)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
+    good = caller(gate, bearer_line("good"))
     assert good.tenant.startswith("key-")
     assert "good" not in good.tenant
-    assert caller(gate, bearer("bad")).tenant == UNPROVEN
-    assert caller(gate, bearer("never seen")).tenant == UNPROVEN
+    assert caller(gate, bearer_line("bad")).tenant == UNPROVEN
+    assert caller(gate, bearer_line("never seen")).tenant == UNPROVEN
     assert caller(gate).tenant == UNPROVEN
-    gate.observed(caller(gate, bearer("other")), 200)
-    assert caller(gate, bearer("other")).tenant not in (good.tenant, UNPROVEN)
+    gate.observed(caller(gate, bearer_line("other")), 200)
+    assert caller(gate, bearer_line("other")).tenant not in (good.tenant, UNPROVEN)
 
 
 def test_the_only_credential_known_to_be_refused_does_not_prove_itself() -> None:
     """It must be others that the app refuses."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("flaky")), 401)
-    gate.observed(caller(gate, bearer("flaky")), 200)
-    assert caller(gate, bearer("flaky")).tenant == UNPROVEN
+    gate.observed(caller(gate, bearer_line("flaky")), 401)
+    gate.observed(caller(gate, bearer_line("flaky")), 200)
+    assert caller(gate, bearer_line("flaky")).tenant == UNPROVEN
 
 
 def test_revoked_key_loses_its_tenant() -> None:
@@ -55,23 +55,23 @@ def test_revoked_key_loses_its_tenant() -> None:
     gate = resolver()
     for key, status in (("bad", 401), ("good", 200), ("worse", 401), ("good", 403)):
         gate.observed(caller(gate, bearer_line(key)), status)
-    assert caller(gate, bearer("good")).tenant == UNPROVEN
+    assert caller(gate, bearer_line("good")).tenant == UNPROVEN
 
 
 def test_server_that_admits_strangers_is_open_again() -> None:
     """A 2xx without credentials shows that keys are not checked."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
     gate.observed(caller(gate), 200)
-    assert caller(gate, bearer("x")).tenant == "address-203.0.113.7"
+    assert caller(gate, bearer_line("x")).tenant == "address-203.0.113.7"
 
 
 def test_a_403_alone_does_not_show_that_keys_are_checked() -> None:
     """Otherwise anyone who can provoke one could prove random keys."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("a")), 403)
-    gate.observed(caller(gate, bearer("b")), 200)
-    assert caller(gate, bearer("b")).tenant == "address-203.0.113.7"
+    gate.observed(caller(gate, bearer_line("a")), 403)
+    gate.observed(caller(gate, bearer_line("b")), 200)
+    assert caller(gate, bearer_line("b")).tenant == "address-203.0.113.7"
 
 
 def test_proofs_are_bounded_and_what_is_forgotten_is_unproven() -> None:
@@ -88,39 +88,39 @@ def test_proofs_are_bounded_and_what_is_forgotten_is_unproven() -> None:
 def test_a_path_the_app_leaves_open_makes_nothing_of_the_others_open() -> None:
     """vLLM checks keys under /v1 and leaves /pooling to anyone: an answer there says nothing of /v1."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("good")), 200)
-    gate.observed(caller(gate, bearer("bad")), 401)
-    good = caller(gate, bearer("good")).tenant
+    gate.observed(caller(gate, bearer_line("good")), 200)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
+    good = caller(gate, bearer_line("good")).tenant
     gate.observed(caller(gate, path=OPEN), 200)
-    assert caller(gate, bearer("good")).tenant == good
-    assert caller(gate, bearer("bad")).tenant == UNPROVEN
+    assert caller(gate, bearer_line("good")).tenant == good
+    assert caller(gate, bearer_line("bad")).tenant == UNPROVEN
 
 
 def test_an_open_path_proves_no_key_whatever_another_path_refuses() -> None:
     """Else whoever makes up a key a request would be a new tenant each time."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
     for number in range(20):
-        gate.observed(caller(gate, bearer(f"made-up-{number}"), path=OPEN), 200)
-        assert caller(gate, bearer(f"made-up-{number}"), path=OPEN).tenant == "address-203.0.113.7"
-        assert caller(gate, bearer(f"made-up-{number}")).tenant == UNPROVEN
+        gate.observed(caller(gate, bearer_line(f"made-up-{number}"), path=OPEN), 200)
+        assert caller(gate, bearer_line(f"made-up-{number}"), path=OPEN).tenant == "address-203.0.113.7"
+        assert caller(gate, bearer_line(f"made-up-{number}")).tenant == UNPROVEN
 
 
 def test_a_key_proven_on_one_path_is_proven_on_all() -> None:
     """It is its owner's, wherever it is used."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
-    gate.observed(caller(gate, bearer("good")), 200)
-    assert caller(gate, bearer("good"), path=OPEN).tenant == caller(gate, bearer("good")).tenant
-    assert caller(gate, bearer("good"), path=OPEN).tenant.startswith("key-")
+    gate.observed(caller(gate, bearer_line("bad")), 401)
+    gate.observed(caller(gate, bearer_line("good")), 200)
+    assert caller(gate, bearer_line("good"), path=OPEN).tenant == caller(gate, bearer_line("good")).tenant
+    assert caller(gate, bearer_line("good"), path=OPEN).tenant.startswith("key-")
 
 
 @pytest.mark.parametrize("path", ["/V1//completions/", "/v1/./completions", "/v1/completions%0A"])
 def test_spellings_of_a_path_are_one_path(path: str) -> None:
     """What is known of it holds for each."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
-    assert caller(gate, bearer("new"), path=path).tenant == UNPROVEN
+    gate.observed(caller(gate, bearer_line("bad")), 401)
+    assert caller(gate, bearer_line("new"), path=path).tenant == UNPROVEN
 
 
 def test_made_up_paths_push_no_known_one_out() -> None:
@@ -153,19 +153,19 @@ def test_the_path_used_least_recently_is_forgotten_first() -> None:
 def test_a_caller_a_proxy_names_shows_nothing_of_keys() -> None:
     """The proxy may have taken the key off."""
     gate = resolver(trusted_proxies=("10.0.0.1",), tenant_header="X-Tenant")
-    gate.observed(caller(gate, bearer("bad")), 401)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
     named = gate.resolve(scope(("x-tenant", "new"), client=("10.0.0.1", 1)))
     gate.observed(named, 200)
-    assert caller(gate, bearer("x")).tenant == UNPROVEN
+    assert caller(gate, bearer_line("x")).tenant == UNPROVEN
 
 
 def test_statuses_that_say_nothing_about_keys_change_nothing() -> None:
     """A 404, a 500 or our own 429 proves nobody."""
     gate = resolver()
-    gate.observed(caller(gate, bearer("bad")), 401)
+    gate.observed(caller(gate, bearer_line("bad")), 401)
     for status in (400, 404, 422, 429, 500, 503):
-        gate.observed(caller(gate, bearer("key")), status)
-    assert caller(gate, bearer("key")).tenant == UNPROVEN
+        gate.observed(caller(gate, bearer_line("key")), status)
+    assert caller(gate, bearer_line("key")).tenant == UNPROVEN
 
 
 async def test_the_gate_tells_apart_the_paths_that_its_app_refuses() -> None:
