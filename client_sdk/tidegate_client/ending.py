@@ -6,6 +6,7 @@ makes an error of its own from it. Either way the caller learns what the server 
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from typing import Any
 
@@ -41,6 +42,8 @@ def ended(call: Call, response: Any) -> Any:
     response = _refused_here(call, call.decision) if sent is None else sent
     response.request = call.request
     error = _error(call, response, call.decision)
+    if not call.setup.library.in_memory:
+        response.elapsed = dt.timedelta(seconds=call.setup.timebase.monotonic() - call.started)
     if not _wants_response(call) or (call.setup.library.in_memory and sent is None):
         try:
             raise error

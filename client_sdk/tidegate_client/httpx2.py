@@ -17,6 +17,8 @@ from .library import library, limits
 from .transports import AsyncRetrying, SyncRetrying
 from .waits import OnWait
 
+__all__ = ["AsyncClient", "AsyncRetryTransport", "Client", "Httpx2RateLimited", "RetryTransport"]
+
 
 class Httpx2RateLimited(RateLimited, httpx2.HTTPStatusError):
     """RateLimited as httpx2 users know it: also an `httpx2.HTTPStatusError`."""

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
+__all__ = [
+    "anthropic_client",
+    "async_anthropic_client",
+    "async_openai_client",
+    "openai_client",
+    "retrying",
+]
+
 
 def openai_client(
     *, policy: RetryPolicy | None = None, on_wait: OnWait | None = None, **options: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import tracemalloc
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ async def test_the_answer_of_an_error_can_be_read(stack: Stack) -> None:
     assert caught.value.reason == "full"
     assert response.text == response.content.decode() == '{"error": {"reason": "full"}}'
     assert response.json() == {"error": {"reason": "full"}}
+    assert response.elapsed == dt.timedelta(0)  # on a clock that stood still
 
 
 @every_stack
