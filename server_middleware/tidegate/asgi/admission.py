@@ -7,6 +7,7 @@ offer, the wait. It raises every other way out (`CallerLeft`, `Denied`, `Bypass`
 from __future__ import annotations
 
 from tidegate.asgi import unbooked
+from tidegate.asgi.announcer import Announcer
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.ask import Asked
 from tidegate.asgi.body import Body, BodyTimeout
@@ -20,7 +21,6 @@ from tidegate.asgi.manners import Manners
 from tidegate.asgi.seats import Seats
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import content_length
-from tidegate.asgi.verdicts import Verdicts
 from tidegate.core.decisions import Admit, Queued, Refuse
 from tidegate.telemetry.events import EventKind
 
@@ -32,12 +32,12 @@ NO_KEY = "A valid API key is required: send it as 'Authorization: Bearer ...' or
 class Admission:
     """Takes arrivals through the gate."""
 
-    def __init__(self, around: Surroundings, manners: Manners, verdicts: Verdicts) -> None:
+    def __init__(self, around: Surroundings, manners: Manners, announcer: Announcer) -> None:
         self._around = around
         self._room = around.room
         self._builder = around.builder
         self._manners = manners
-        self._verdicts = verdicts
+        self._announcer = announcer
         self._seats = Seats(around, manners)
         self._bounds = manners.body
         self._bodies = BytesHeld(manners.max_held_bytes, self._room.queued_bytes, around.clock)
@@ -98,7 +98,7 @@ class Admission:
         except BodyTimeout as slow:
             raise self._bad_request(408, str(slow), arrival) from slow
         except NoRoom:
-            raise self._verdicts.denied(arrival, unbooked.no_room(self._around.uniform)) from None
+            raise self._announcer.denied(arrival, unbooked.no_room(self._around.uniform)) from None
         except FieldProblem as problem:
             raise self._bad_request(400, str(problem), arrival, problem.param) from None
         finally:
@@ -115,7 +115,7 @@ class Admission:
                 answer = await self._queued(arrival, asked, answer)
             if isinstance(answer, Refuse):
                 raise self._way_out(arrival, answer)
-            self._verdicts.admitted(arrival, answer)
+            self._announcer.admitted(arrival, answer)
             return Exchange(self._around, arrival, asked, answer, caller)
         except (Denied, Bypass):
             raise  # it has left the gate already
@@ -144,18 +144,18 @@ class Admission:
 
     async def _queued(self, arrival: Arrival, asked: Asked, seat: Queued) -> Admit | Refuse:
         position, wait_s = seat.position, seat.estimated_wait_s
-        self._verdicts.say(EventKind.QUEUED, arrival, position=position, estimated_wait_s=wait_s)
+        self._announcer.say(EventKind.QUEUED, arrival, position=position, estimated_wait_s=wait_s)
         if self._lets_pass:
             self._room.leave(asked.ask.ticket)
-            self._verdicts.say(EventKind.SHADOWED, arrival, reason="queued")
+            self._announcer.say(EventKind.SHADOWED, arrival, reason="queued")
             raise Bypass
         return await self._seats.wait(arrival, asked)
 
     def _bad_request(self, status: int, text: str, arrival: Arrival, param: str | None = None) -> Exception:
         if self._lets_pass:
-            self._verdicts.say(EventKind.SHADOWED, arrival, reason="bad_request")
+            self._announcer.say(EventKind.SHADOWED, arrival, reason="bad_request")
             return Bypass()
-        return self._verdicts.rejected(status, text, arrival, param)
+        return self._announcer.rejected(status, text, arrival, param)
 
     @property
     def _lets_pass(self) -> bool:
@@ -165,6 +165,6 @@ class Admission:
     def _way_out(self, arrival: Arrival, refuse: Refuse) -> Exception:
         """A refusal as the way out that the mode asks for."""
         if self._lets_pass:
-            self._verdicts.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
+            self._announcer.say(EventKind.SHADOWED, arrival, reason=refuse.reason.value)
             return Bypass()
-        return self._verdicts.denied(arrival, refuse)
+        return self._announcer.denied(arrival, refuse)

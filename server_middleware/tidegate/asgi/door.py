@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 
 from tidegate.asgi import unbooked
 from tidegate.asgi.admission import NO_KEY, Admission
+from tidegate.asgi.announcer import Announcer
 from tidegate.asgi.arrival import Arrival, Bypass, CallerLeft, Denied
 from tidegate.asgi.classify import Route
 from tidegate.asgi.disconnect import DisconnectWatch
@@ -22,7 +23,6 @@ from tidegate.asgi.outcomes import GateFault, LetPass
 from tidegate.asgi.said import said
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.types import App, Receive, Scope, Send
-from tidegate.asgi.verdicts import Verdicts
 from tidegate.core.decisions import Reason, Refuse
 from tidegate.telemetry.events import EventKind
 
@@ -36,8 +36,8 @@ class Door:
         self._replier = manners.replier
         self._faults = faults
         self._mode = manners.mode
-        self._verdicts = Verdicts(around, manners.replier)
-        self._admission = Admission(around, manners, self._verdicts)
+        self._announcer = Announcer(around, manners.replier)
+        self._admission = Admission(around, manners, self._announcer)
         self._requires_key = around.callers.requires_key
         self._asks_about_keys = around.callers.asks_about_keys
         self._exchanges: dict[int, Exchange] = {}
@@ -82,7 +82,7 @@ class Door:
             caller = self._admission.at_the_door(arrival)
             exchange = await self._admission.admitted(arrival, caller)
         except CallerLeft:
-            self._verdicts.say(EventKind.LEFT, arrival)
+            self._announcer.say(EventKind.LEFT, arrival)
         except (Bypass, LetPass):
             await self._app(arrival.scope, arrival.receive, arrival.send)
         except Denied as denied:
@@ -124,19 +124,19 @@ class Door:
             arrival.caller = await self._around.callers.identify(arrival)
         except CannotTell:
             refuse = unbooked.keys_unavailable(self._around.uniform)
-            await self._answer(arrival, self._verdicts.denied(arrival, refuse))
+            await self._answer(arrival, self._announcer.denied(arrival, refuse))
             return False
         except Exception as error:  # noqa: BLE001 - who cannot be told apart is not let in
             self._record(error)
             await self._answer(arrival, self._gate_fault(arrival))
             return False
         if arrival.caller is None:
-            await self._answer(arrival, self._verdicts.rejected(401, NO_KEY, arrival))
+            await self._answer(arrival, self._announcer.rejected(401, NO_KEY, arrival))
         return arrival.caller is not None
 
     def _superseded(self, arrival: Arrival, ticket: int) -> Awaitable[None]:
         refuse = Refuse(ticket=ticket, reason=Reason.SUPERSEDED, scope="request", retry_after_s=None)
-        return self._answer(arrival, self._verdicts.denied(arrival, refuse))
+        return self._answer(arrival, self._announcer.denied(arrival, refuse))
 
     def _answer(self, arrival: Arrival, denied: Denied) -> Awaitable[None]:
         if arrival.kept is not None and arrival.kept.has_started:
@@ -162,4 +162,4 @@ class Door:
             self._faults.passed()
 
     def _gate_fault(self, arrival: Arrival) -> Denied:
-        return self._verdicts.denied(arrival, unbooked.gate_fault(self._around.uniform))
+        return self._announcer.denied(arrival, unbooked.gate_fault(self._around.uniform))

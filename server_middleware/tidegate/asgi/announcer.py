@@ -12,7 +12,7 @@ from tidegate.core.decisions import Admit, Refuse
 from tidegate.telemetry.events import AdmissionEvent, EventKind
 
 
-class Verdicts:
+class Announcer:
     """Tells of the arrivals of one middleware."""
 
     def __init__(self, around: Surroundings, replier: Replier) -> None:
