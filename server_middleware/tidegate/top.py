@@ -77,11 +77,12 @@ def render(state: State) -> RenderableType:
 
 
 def _headline(state: State) -> Text:
-    poor = [row["state"] for row in state["instances"] if row["state"] != "fresh"]
-    word, style = ("open", "bold green") if state["is_open"] else ("holding", "bold red")
+    poor = sorted({row["state"] for row in state["instances"]} - {"fresh"})
+    if poor:  # as on the page: nobody is held back at the moment is no news beside it
+        word, style = f"signal {', '.join(poor)}", "bold yellow"
+    else:
+        word, style = ("open", "bold green") if state["is_open"] else ("holding", "bold red")
     line = Text.assemble(("Tidegate ", "bold"), (f" {word} ", f"{style} reverse"))
-    if poor:
-        line.append(f"  signal {', '.join(sorted(set(poor)))}", "bold yellow")
     if state["faults"]:
         line.append(f"  {state['faults']} gate faults", "bold red")
     line.append(f"  {state['mode']} mode", "" if state["mode"] == "enforce" else "bold yellow")

@@ -145,6 +145,20 @@ async def test_a_disputed_capacity_is_told_with_both_figures() -> None:
     assert "the engine states 16,384 tokens, its level says 9,800 tokens" in text
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_poor_signal_is_the_first_word(is_open: bool) -> None:
+    """While the engine hangs and nobody happens to wait, `open` would reassure the wrong person."""
+    gate = FakeGate()
+    gate.now = statistics(instances=(instance(state="stalled"),), is_open=is_open)
+    gate.tick()
+    console = screen()
+    console.print(render(gate.console.state()))
+    headline = text_of(console).splitlines()[0]
+    assert headline.startswith("Tidegate  signal stalled ")
+    assert "open" not in headline
+    assert "holding" not in headline
+
+
 @pytest.mark.parametrize(
     "changed",
     [
