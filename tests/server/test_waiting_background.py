@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from tests.server.bed import bed
+from tests.server.bed import Raw, bed
 from tidegate.asgi import background
 from tidegate.asgi.background import BackgroundLeases, ResponseReader, Seen
 from tidegate.asgi.types import Message, Receive, Scope, Send
@@ -53,6 +55,47 @@ async def test_the_lease_is_held_until_a_poll_shows_the_end(status: str) -> None
         assert b.runtime.statistics().running == 0
         ended = [event for event in b.events if event.kind is EventKind.ENDED]
         assert [(event.prompt_tokens, event.output_tokens) for event in ended] == [(7, 40)]
+
+
+async def test_a_held_lease_keeps_nothing_of_the_answer() -> None:
+    """Which repeats the instructions and tools of its request; thousands may be held for minutes."""
+    app = Responses()
+    app.state["instructions"] = "w" * 500_000
+    async with bed(app) as b:
+        await Forgetful(b.gate, json.dumps(ASKED).encode()).task
+        tracemalloc.start()
+        try:
+            for number in range(10):
+                app.state["id"] = f"resp_{number}"
+                await Forgetful(b.gate, json.dumps(ASKED).encode()).task
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 500_000
+        finally:
+            tracemalloc.stop()
+        assert b.runtime.statistics().running == 11, "the id stands at the beginning, however long the rest"
+
+
+class Forgetful(Raw):
+    """One that is sent to a responses route, and keeps nothing of what comes back."""
+
+    def __init__(self, gate: Any, body: bytes) -> None:
+        super().__init__(gate, body)
+        self.scope["path"] = "/v1/responses"
+
+    async def _send(self, message: Message) -> None:
+        """Gone."""
+
+
+async def test_who_goes_on_with_a_background_response_is_charged_for_it() -> None:
+    """As for one that was answered at once."""
+    app = Responses()
+    async with bed(app) as b:
+        await b.post(ASKED, path="/v1/responses")
+        app.state |= {"status": "completed", "usage": {"input_tokens": 4_000, "output_tokens": 1_000}}
+        await b.client.get("/v1/responses/resp_Ab1")
+        app.state |= {"id": "resp_Ab2", "status": "in_progress"}
+        await b.post({**ASKED, "previous_response_id": "resp_Ab1"}, path="/v1/responses")
+        assert b.runtime.statistics().instances[0].held_tokens > 5_000
 
 
 async def test_a_streamed_look_at_the_response_shows_the_end_too() -> None:

@@ -58,12 +58,17 @@ class ResponseReader:
 
     def feed(self, chunk: bytes) -> None:
         """Look at the next bytes of the body."""
+        is_beginning = len(self._data) < _ID_WITHIN_BYTES
         self._data += chunk
-        if self.response_id is None and len(self._data) <= _ID_WITHIN_BYTES:
-            match = _ID.search(self._data)
+        if self.response_id is None and is_beginning:
+            match = _ID.search(self._data, 0, _ID_WITHIN_BYTES)
             self.response_id = match[1].decode("ascii") if match is not None else None
         if len(self._data) > _LONGEST_BYTES:
             del self._data[: _LONGEST_BYTES // 2]
+
+    def drop(self) -> None:
+        """Keep no more than the id."""
+        self._data = bytearray()
 
     def seen(self) -> Seen:
         """What has been read says so far."""

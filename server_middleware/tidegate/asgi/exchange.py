@@ -21,7 +21,7 @@ from tidegate.asgi.opening import opening
 from tidegate.asgi.surroundings import Surroundings
 from tidegate.asgi.telling import Telling
 from tidegate.asgi.types import App, Message, Send
-from tidegate.core.decisions import Admit, Ending, Settlement
+from tidegate.core.decisions import Admit, Ending
 
 PROGRESS_INTERVAL_S = 0.05  # how often a stream's progress is told to the ledger
 SETTLED_S = 1.0  # so long after its start a request has surely reached the engine
@@ -211,18 +211,14 @@ class Exchange(Telling):
             if reader.response_id is not None and 200 <= self._status < 300:
                 seen = reader.seen()
                 if seen.ending is None:
+                    self._meter.drop()
                     self._around.background.hold(reader.response_id, self._end_background)
                     return
                 ending = seen.ending
         self._settle(self._meter.settlement(ending), self._meter.output_tokens)
 
     def _end_background(self, seen: Seen) -> None:
-        settlement = Settlement(
-            ending=seen.ending or Ending.ABANDONED,
-            prompt_tokens=seen.prompt_tokens,
-            output_tokens=seen.output_tokens,
-        )
-        self._settle(settlement, self._meter.output_tokens)
+        self._settle(self._meter.seen_later(seen), self._meter.output_tokens)
 
     def _tell_blocked(self, blocked: bool) -> None:
         self._is_blocked = blocked

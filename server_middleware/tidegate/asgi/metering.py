@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.asgi.ask import Asked
-from tidegate.asgi.background import ResponseReader
+from tidegate.asgi.background import ResponseReader, Seen
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.readers_fast import read_answer
 from tidegate.asgi.stream import OutputCounter
@@ -86,6 +86,23 @@ class Meter:
             output = round(self.output_tokens)
         return Settlement(
             ending=ending, prompt_tokens=prompt, output_tokens=output, finished_by_length=is_cut
+        )
+
+    def drop(self) -> None:
+        """Keep nothing of the answer, which repeats its request: the lease may be held for long."""
+        self._counter = None
+        if self.response is not None:
+            self.response.drop()
+
+    def seen_later(self, seen: Seen) -> Settlement:
+        """What a response cost whose end was seen in another answer."""
+        if seen.prompt_tokens is not None:
+            name = None if self.response is None else self.response.response_id
+            self._reported(self._asked, seen.prompt_tokens, seen.output_tokens, name)
+        return Settlement(
+            ending=seen.ending or Ending.ABANDONED,
+            prompt_tokens=seen.prompt_tokens,
+            output_tokens=seen.output_tokens,
         )
 
     def _found(self) -> tuple[int | None, int | None, bool]:
