@@ -25,6 +25,10 @@ _BLIND = {
     "open": "it would let everything pass (probe.on_blind = 'open').",
     "closed": "it would refuse every guarded request (probe.on_blind = 'closed').",
 }
+_IN_PROCESS = (
+    "Inside a server process that publishes its metrics, such as vLLM's with --middleware, the probe may "
+    "still find them. To ask one that runs: TIDEGATE_PROBE__URLS=http://127.0.0.1:8000 tidegate check"
+)
 
 
 async def check(console: Console | None = None) -> int:
@@ -55,7 +59,7 @@ async def _level(out: Console, settings: Settings) -> int:
         out.print(f"The gate would start blind: {_BLIND[settings.probe.on_blind]}")
         is_told_where = settings.probe.urls or settings.probe.path
         if settings.probe.source == "registry" or (settings.probe.source == "auto" and not is_told_where):
-            out.print("Inside a server process that publishes its metrics the probe may still find them.")
+            out.print(_IN_PROCESS)
         return 1
     finally:
         await close(probe)

@@ -77,6 +77,14 @@ async def test_a_page_that_tells_no_level(
     assert "it would refuse every guarded request (probe.on_blind = 'closed')" in said
 
 
+async def test_an_engine_that_will_be_in_the_servers_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong there; the running server can be asked by its address."""
+    monkeypatch.setenv("TIDEGATE_PROBE__SOURCE", "registry")
+    said = await said_by_check(1)
+    assert "such as vLLM's with --middleware, the probe may still find them" in said
+    assert "TIDEGATE_PROBE__URLS=http://127.0.0.1:8000 tidegate check" in said
+
+
 async def test_a_port_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address stands in the line; the policy too."""
     monkeypatch.setenv("TIDEGATE_PROBE__URLS", "http://127.0.0.1:9/metrics")
