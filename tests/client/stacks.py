@@ -69,6 +69,12 @@ STACKS = [
 ]
 
 every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+async_stacks = pytest.mark.parametrize(
+    "stack", [each for each in STACKS if each.is_async], ids=lambda stack: stack.name
+)
+sync_stacks = pytest.mark.parametrize(
+    "stack", [each for each in STACKS if not each.is_async], ids=lambda stack: stack.name
+)
 
 
 class Scene:

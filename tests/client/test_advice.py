@@ -14,9 +14,11 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.wire_cases import CASES, WALL_NOW, WireCase
+from tidegate_client import Why
 from tidegate_client.core import clouds, figures, limits
 from tidegate_client.core.refusal import SCOPES, Refusal, read_refusal
-from tidegate_client.fields import advice_from, answered_from, refusal_from
+from tidegate_client.errors import RateLimited as Error
+from tidegate_client.fields import advice_from, allowance_from, answered_from, refusal_from
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -241,3 +243,18 @@ def test_a_servers_words_fit_one_line() -> None:
         refusal = read_refusal(body)
         assert refusal.reason == "full INFO all is well"
         assert refusal.message == "a [2Jb c 队列已满"
+
+
+def test_a_policy_item_that_is_neither_is_left_out() -> None:
+    """A decimal or an inner list among the policies says nothing; the others count."""
+    allowance = allowance_from([("RateLimit-Policy", '1.5;w=1, (1 2);w=3, "a";q=9;w=60')], None, 0.0)
+
+    assert allowance is not None
+    assert allowance.quota == 9
+
+
+def test_a_time_beyond_the_calendar_is_its_end() -> None:
+    """No wait is too long to be an instant."""
+    error = Error(why=Why.OVER_BUDGET, retry_after=1e18, wall_now=0.0)
+
+    assert error.retry_at == dt.datetime.max.replace(tzinfo=dt.timezone.utc)

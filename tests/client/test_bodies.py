@@ -321,3 +321,63 @@ async def test_the_wait_counts_from_the_arrival_of_the_refusal(stack: Stack) -> 
             transport.handle_request(request)
 
         assert clock.now - began == pytest.approx(waited_s)
+
+
+@every_stack
+async def test_a_body_that_cannot_be_sent_twice_is_not_after_a_broken_connection_either(stack: Stack) -> None:
+    """The library may have read some of a generator before it found no connection."""
+    tries = []
+
+    class Unreachable:
+        def handle_request(self, request: Any) -> Any:
+            tries.append(request)
+            raise stack.library.ConnectError("refused", request=request)
+
+        async def handle_async_request(self, request: Any) -> Any:
+            self.handle_request(request)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"once"
+
+    caller, content = (
+        stack.caller(Unreachable(), FakeClock()),
+        pieces() if stack.is_async else iter([b"once"]),
+    )
+    with pytest.raises(stack.library.ConnectError):
+        await caller.request("POST", "http://engine/", content=content)
+    assert len(tries) == 1
+
+
+@every_stack
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"chunks": [b'{"error": '], "breaks": True},
+        {"chunks": [b"no gzip"], "headers": {"content-encoding": "gzip"}},
+    ],
+    ids=["broken off", "not what it says"],
+)
+async def test_a_refusal_whose_body_cannot_be_read_is_obeyed(stack: Stack, body: dict[str, Any]) -> None:
+    """Its headers count all the same."""
+    library, clock, seen = stack.library, FakeClock(uniform=0.5), []
+
+    class Body(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[name-defined, misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield from body["chunks"]
+            if body.get("breaks"):
+                raise library.ReadError("gone")
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in self:
+                yield chunk
+
+    def serve(request: Any) -> Any:
+        seen.append(clock.now)
+        if len(seen) > 1:
+            return library.Response(200, content=b"ok")
+        headers = {"retry-after": "7", **body.get("headers", {})}
+        return library.Response(429, headers=headers, stream=Body())
+
+    caller = stack.caller(library.MockTransport(serve), clock)
+    assert (await caller.request("POST", "http://engine/")).status_code == 200
+    assert seen[1] - seen[0] >= 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import socket
@@ -14,14 +15,11 @@ import httpx
 import pytest
 
 import tidegate_client
-from tests.client.stacks import STACKS, Stack, every_stack
-from tidegate_client import Guard, RetryPolicy
+from tests.client.stacks import Stack, async_stacks, every_stack, sync_stacks
+from tidegate_client import Guard, RateLimited, RetryPolicy, Why
 from tidegate_client.testing import Board, FakeClock
 
 TEN_S = RetryPolicy(deadline_s=10)
-async_stacks = pytest.mark.parametrize(
-    "stack", [stack for stack in STACKS if stack.is_async], ids=lambda stack: stack.name
-)
 
 
 @async_stacks
@@ -150,3 +148,50 @@ async def test_a_guarded_coroutine_is_cut_too() -> None:
     assert clock.now == 1010
     with pytest.raises(TimeoutError, match="mine"):
         await ask(1)
+
+
+@async_stacks
+async def test_a_wait_that_grows_beyond_the_budget_ends_the_call(stack: Stack) -> None:
+    """Told 5 s, a call waits; a sibling is then told 500 s, and the first ends at once with that time."""
+    clock, asked = FakeClock(uniform=0.5), ["5", "500"]
+    sent = 0
+
+    async def serve(request: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        retry_after = asked.pop(0)
+        await clock.sleep(1.0 if retry_after == "500" else 0.1)
+        return stack.library.Response(429, headers={"retry-after": retry_after})
+
+    caller = stack.caller(stack.library.MockTransport(serve), clock, policy=RetryPolicy(wait_budget_s=60))
+    for call in [asyncio.create_task(caller.request("POST", "http://engine/")) for _ in range(2)]:
+        with pytest.raises(RateLimited) as caught:
+            await call
+        assert caught.value.why is Why.OVER_BUDGET
+        assert caught.value.retry_after == pytest.approx(500, abs=1.1)
+        assert caught.value.response.status_code == 429
+    assert sent == 2
+    assert clock.now == pytest.approx(1001.0)
+
+
+@sync_stacks
+async def test_a_thread_whose_wait_is_beyond_the_budget_by_then_ends_too(stack: Stack) -> None:
+    """While a call is under way, another is told 500 s: the 5 s of its own refusal are not enough."""
+    sent = 0
+
+    def serve(request: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            return stack.library.Response(429, headers={"retry-after": "500"})
+        with pytest.raises(RateLimited):
+            caller.client.post("http://engine/")
+        return stack.library.Response(429, headers={"retry-after": "5"})
+
+    policy, transport = RetryPolicy(wait_budget_s=60), stack.library.MockTransport(serve)
+    caller = stack.caller(transport, FakeClock(), policy=policy)
+    with pytest.raises(RateLimited) as caught:
+        await caller.request("POST", "http://engine/")
+    assert caught.value.why is Why.OVER_BUDGET
+    assert caught.value.retry_after == pytest.approx(500, abs=1.1)
+    assert sent == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from tidegate_client import Guard, RateLimited, RetryPolicy, Why
@@ -182,3 +183,17 @@ def test_a_block_that_fails_for_its_own_reasons() -> None:
             raise error
     with guarded.turn():
         pass
+
+
+def test_a_guarded_block_that_fails_with_an_answer_of_another_kind() -> None:
+    """A 500 inside a turn is no refusal: it passes, and the next turn does not wait."""
+
+    class Failed(Exception):
+        response = httpx.Response(500)
+
+    clock = FakeClock()
+    guard = Guard("https://api.example", timebase=clock, board=Board())
+    with pytest.raises(Failed), guard.turn():
+        raise Failed
+    with guard.turn():
+        assert clock.waits == []

@@ -171,3 +171,24 @@ async def test_a_throttled_call_is_not_sent(stack: Stack) -> None:
     assert whys[0] is Why.ATTEMPTS
     assert whys[-1] is Why.THROTTLED
     assert len(scene.server.received) == whys.count(Why.ATTEMPTS)
+
+
+@every_stack
+async def test_a_refusal_frees_what_the_call_held_elsewhere(stack: Stack) -> None:
+    """A class is refused while its calls pass the whole origin's line: their places there are free again."""
+    limited = RetryPolicy(concurrency=AdaptiveConcurrency(first=1, most=1), max_attempts=2)
+    scene = Scene(stack, refuse(1, scope="class"), refuse(1, scope="class"), policy=limited)
+    with pytest.raises(RateLimited):
+        await scene.post()
+
+    assert (await scene.post()).status_code == 200
+    assert (await scene.post()).status_code == 200
+
+
+@every_stack
+async def test_throttling_counts_those_that_waited(stack: Stack) -> None:
+    """An attempt let in after a wait counts as accepted, as one that went at once does."""
+    scene = Scene(stack, refuse(1), policy=RetryPolicy(throttle_k=1.1), uniform=0.6)
+    await scene.post()
+    for _ in range(5):
+        assert (await scene.post()).status_code == 200

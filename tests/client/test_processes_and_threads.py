@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import multiprocessing
 import os
 import pickle
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -15,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.client.stacks import Scene, Stack, every_stack
-from tidegate_client import Guard, RateLimited, RetryPolicy, RetryTransport, WaitFeed
+from tests.client.stacks import Scene, Stack, every_stack, until
+from tidegate_client import AsyncRetryTransport, Guard, RateLimited, RetryPolicy, RetryTransport, WaitFeed
 from tidegate_client.board import Board
 from tidegate_client.core.events import WaitEvent
-from tidegate_client.testing import refuse
+from tidegate_client.testing import FakeClock, ScriptedServer, refuse
 
 URL = "http://server/"
 
@@ -166,3 +168,83 @@ def test_a_slow_listener_holds_up_nobody_else() -> None:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), answered
     assert sorted(answered) == ["/first", "/last", "/slow"]
+
+
+def test_threads_share_too() -> None:
+    """Ten threads join one that waits, in real time: nobody is sent before the time the server named."""
+    board, arrivals = Board(), list[float]()
+
+    def server(request: httpx.Request) -> httpx.Response:
+        arrivals.append(time.monotonic())
+        return (
+            httpx.Response(200)
+            if len(arrivals) > 1
+            else httpx.Response(429, headers={"retry-after-ms": "300"})
+        )
+
+    transport = RetryTransport(
+        httpx.MockTransport(server), board=board, policy=RetryPolicy(jitter_base_s=0.05)
+    )
+    with httpx.Client(transport=transport) as client:
+        threads = [threading.Thread(target=client.get, args=("http://engine/",)) for _ in range(11)]
+        threads[0].start()
+        while not arrivals or (len(arrivals) < 2 and not board.snapshot(time.monotonic())[0].waiting):
+            time.sleep(0.001)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+    assert len(arrivals) == 12
+    assert min(arrivals[1:]) >= arrivals[0] + 0.3
+
+
+async def test_a_loop_that_stands_still_holds_up_nobody_else() -> None:
+    """Twenty tasks are first in line, and their loop is blocked by a call on the same thread: it moves up."""
+    clock, board = FakeClock(uniform=0.5), Board()
+    server = ScriptedServer(refuse(1), clock=clock)
+    around: dict[str, Any] = {"timebase": clock, "board": board}
+    inner = httpx.MockTransport(server)
+    async with httpx.AsyncClient(transport=AsyncRetryTransport(inner, **around)) as client:
+        tasks = [asyncio.create_task(client.get("http://engine/"))]
+        await until(lambda: board.snapshot(clock.now) and board.snapshot(clock.now)[0].waiting == 1)
+        tasks += [asyncio.create_task(client.get("http://engine/")) for _ in range(19)]
+        await asyncio.sleep(0)
+        with httpx.Client(transport=RetryTransport(inner, **around)) as blocking:
+            assert blocking.get("http://engine/").status_code == 200
+        passed_s = server.received[-1].at - server.received[0].at
+        await asyncio.gather(*tasks)
+
+    assert 1 <= passed_s < 12
+
+
+async def test_a_wait_does_not_block_the_loop() -> None:
+    """While a call waits, other tasks run."""
+    replies = iter([httpx.Response(429, headers={"retry-after-ms": "200"}), httpx.Response(200)])
+    transport = AsyncRetryTransport(
+        httpx.MockTransport(lambda request: next(replies)),
+        board=Board(),
+        policy=RetryPolicy(jitter_base_s=0.01),
+    )
+    turns = 0
+    async with httpx.AsyncClient(transport=transport) as client:
+        call = asyncio.create_task(client.get("http://engine/"))
+        while not call.done():
+            await asyncio.sleep(0)
+            turns += 1
+
+    assert turns >= 100  # a call alone takes some ten
+
+
+def test_one_transport_over_several_loops() -> None:
+    """A transport made at import works under one event loop after another."""
+    clock, board = FakeClock(uniform=0.5), Board()
+    for _ in range(2):
+
+        async def main() -> int:
+            server = ScriptedServer(refuse(1), clock=clock)
+            transport = AsyncRetryTransport(httpx.MockTransport(server), timebase=clock, board=board)
+            async with httpx.AsyncClient(transport=transport) as client:
+                return (await client.get("http://engine/")).status_code
+
+        assert asyncio.run(main()) == 200

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.client.real_server import Line, ScriptApp
 from tests.client.stacks import Stack, every_stack
 from tidegate_client import RateLimited, RetryPolicy
-from tidegate_client.board import Board
 from tidegate_client.core.decision import Deliver, Failed, Progress, Resend, decide
 from tidegate_client.first_event import FirstEvent
 from tidegate_client.sdks import openai_client
-from tidegate_client.testing import FakeClock
+from tidegate_client.testing import Board, FakeClock
 
 ASKED = RetryPolicy(retry_streams=True)
 
@@ -281,3 +280,17 @@ def test_the_openai_sdk_streams_through_it(engine: ScriptApp) -> None:
 
     assert words == ["he", "llo"]
     assert len(engine.received) == 2
+
+
+@every_stack
+async def test_an_event_stream_that_ends_without_a_word_is_delivered(stack: Stack) -> None:
+    """With `retry_streams`, an end in good order is the server's answer, empty as it is."""
+    headers = {"content-type": "text/event-stream"}
+
+    def serve(request: Any) -> Any:
+        return stack.library.Response(200, headers=headers, stream=stack.library.ByteStream(b": nothing\n\n"))
+
+    caller = stack.caller(
+        stack.library.MockTransport(serve), FakeClock(), policy=RetryPolicy(retry_streams=True)
+    )
+    assert (await caller.request("POST", "http://engine/")).content == b": nothing\n\n"

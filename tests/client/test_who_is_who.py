@@ -92,3 +92,14 @@ async def test_a_server_that_is_not_who_it_says_is_told_at_once(
         await caller.request("GET", "https://engine/")
 
     assert len(sent) == attempts
+
+
+@every_stack
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"model": 7}'])
+async def test_a_model_that_cannot_be_read_is_one_of_no_name(stack: Stack, content: bytes) -> None:
+    """A refusal of a model holds up the other calls whose model nobody can tell, and nobody raises."""
+    scene = Scene(stack, refuse(3, scope="model"))
+    await scene.post(json=None, content=content)
+    await scene.post(json=None, content=content)
+
+    assert scene.gaps[0] >= 3
