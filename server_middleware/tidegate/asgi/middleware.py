@@ -144,7 +144,7 @@ class AdmissionMiddleware:
     def _made(self) -> Runtime:
         if self._settings is None:
             raise InvalidSettings(self.error or "unknown")
-        runtime, loop = self._runtime, asyncio.get_running_loop()
+        runtime, loop = self._runtime, _loop()
         if runtime is None or runtime.loop is not loop:
             runtime = self._runtimes.get(loop)
             if runtime is None:
@@ -162,13 +162,17 @@ class AdmissionMiddleware:
         self._settings = None
         self.error = str(error)
 
-    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        if (former := self._runtimes.get(loop)) is not None and former.is_stopped:
-            del self._runtimes[loop]  # the same loop starts the app once more
+    def _forget_what_has_stopped(self) -> None:
+        """The same loop may start the app once more."""
+        former = self._runtimes.get(_loop())
+        if former is not None and former.is_stopped:
+            del self._runtimes[former.loop]
             self._runtime = None
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._host_app = scope.get("app")
         try:
+            self._forget_what_has_stopped()
             self._made()
         except ValueError as error:
             self._fail(error)
@@ -181,11 +185,21 @@ class AdmissionMiddleware:
         async def watched(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._running()  # the app is up: its metrics can be found now
-            elif message["type"] == "lifespan.shutdown.complete" and loop in self._runtimes:
-                await self._runtimes[loop].stop()
+            elif message["type"] == "lifespan.shutdown.complete" and _loop() in self._runtimes:
+                await self._runtimes[_loop()].stop()
             await send(message)
 
         await self.app(scope, receive, watched)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidSettings(
+            "server: it runs the app without asyncio (on trio?), and Tidegate needs that: choose an asyncio "
+            "worker, e.g. hypercorn --worker-class asyncio."
+        ) from None
 
 
 def _page(runtime: Runtime, scope: Scope) -> App | None:
