@@ -150,13 +150,24 @@ class AdmissionMiddleware:
             if runtime is None:
                 # As they were read, and the mode switched, last, in whichever loop.
                 settings = self._settings if self._runtime is None else self._runtime.settings
-                runtime = Runtime(self.app, settings, self._parts, self._host_app)
+                runtime = self._put_together(settings)
                 runtime.mode = self.mode
                 # Loops may run side by side, in threads; of one that has been closed nothing is kept.
                 others = {other: one for other, one in self._runtimes.items() if not other.is_closed()}
                 self._runtimes = {**others, loop: runtime}
             self._runtime = runtime
         return runtime
+
+    def _put_together(self, settings: Settings) -> Runtime:
+        try:
+            return Runtime(self.app, settings, self._parts, self._host_app)
+        except ValueError:
+            raise
+        except Exception as error:
+            # Whatever it is (a directory of metrics that is not there, say): it must not take the app along.
+            logger.exception("Tidegate: The gate cannot be made on this server.")
+            cause = f"{type(error).__name__}: {error}"
+            raise InvalidSettings(f"server: the gate cannot be made on it ({cause}); see the log.") from error
 
     def _fail(self, error: Exception) -> None:
         self._settings = None
