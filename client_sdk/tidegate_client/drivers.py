@@ -160,10 +160,11 @@ class AsyncDriver(Driver):
         left_s = call.left_s
         if left_s is None:
             return await attempt
+        ends: tuple[type[Exception], ...] = (asyncio.TimeoutError, *self._setup.library.failures)
         try:
             return await self._setup.timebase.within(max(left_s, 0.001), attempt)
-        except asyncio.TimeoutError:
-            call.check_deadline()
+        except ends:
+            call.check_deadline()  # a phase's own time-out may win by a hair: the deadline is what has passed
             raise
 
     async def _resume(self, call: Call, first: First) -> Any:

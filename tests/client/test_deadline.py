@@ -42,6 +42,20 @@ async def test_an_attempt_that_takes_its_time_is_cut(stack: Stack) -> None:
 
 
 @async_stacks
+async def test_a_time_out_that_wins_by_a_hair_is_the_deadline(stack: Stack) -> None:
+    """Both end with the deadline: whichever is first, the caller is told of the deadline."""
+    clock = FakeClock(uniform=0.5)
+
+    def server(request: Any) -> Any:
+        clock.advance(10)
+        raise stack.library.ConnectTimeout("", request=request)
+
+    caller = stack.caller(stack.library.MockTransport(server), clock, policy=TEN_S)
+    with pytest.raises(stack.library.ReadTimeout, match="deadline_s=10"):
+        await caller.request("GET", "http://engine/")
+
+
+@async_stacks
 async def test_an_answer_in_time_is_not_touched(stack: Stack) -> None:
     """An answer that begins before the deadline may go on after it."""
     clock = FakeClock(uniform=0.5)
