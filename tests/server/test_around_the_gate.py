@@ -202,6 +202,25 @@ async def test_what_changes_while_a_body_comes_holds_for_it_too(what: str, is_fu
         assert gate.app.bodies[1:] == ([] if what == "drain" else [b'{"n": 100}'])
 
 
+@pytest.mark.parametrize("why", ["is late", "has no room"])
+@pytest.mark.parametrize("mode", ["shadow", "off"])
+async def test_a_body_that_is_given_up_after_a_switch_reaches_the_app_whole(mode: str, why: str) -> None:
+    """It comes too slowly, or beside others: bounds of a gate that holds nobody any more."""
+    bounds = {"body": {"timeout_s": 0.3}} if why == "is late" else {"queue": {"max_bytes": 7}}
+    async with bed(**bounds) as gate:
+        await gate.post(b"{}")
+        late = Upload(gate.gate)
+        late.push(b'{"n": ')
+        await asyncio.sleep(0.01)
+        gate.runtime.set_mode(mode, "by a test")
+        if why == "is late":
+            await until(lambda: gate.app.running == 1)
+        late.push(b"1}", more=False)
+        await late.task
+        assert late.status == 200
+        assert gate.app.bodies[1:] == [b'{"n": 1}']
+
+
 async def test_draining_refuses_a_request_whose_body_is_large_and_looked_at_elsewhere() -> None:
     """In a thread, while the loop turns."""
     async with bed() as gate:

@@ -88,17 +88,18 @@ class Admission:
             counted, timeout_s = (None, UNBOUNDED_S) if self._lets_pass else (held, self._bounds.timeout_s)
             length_bytes = content_length(arrival.lines)
             body = Body(arrival.watch.receive, length_bytes, self._bounds.max_bytes, counted)
+            arrival.receive = body.receive  # whoever goes on to the app has all of it, whatever happens here
             waiting = body.begin()
             if waiting is not None:
                 await body.finish(waiting, timeout_s=timeout_s, clock=self._around.clock)
-            arrival.receive, arrival.is_replayable = body.receive, True
+            arrival.is_replayable = True
             asked = self._asked(arrival, caller, body)
             if asked is None:
                 asked = await self._asked_off_loop(arrival, caller, body)
         except BodyTimeout as slow:
             raise self._bad_request(408, str(slow), arrival) from slow
         except NoRoom:
-            raise self._announcer.denied(arrival, unbooked.no_room(self._around.uniform)) from None
+            raise self._way_out(arrival, unbooked.no_room(self._around.uniform)) from None
         except FieldProblem as problem:
             raise self._bad_request(400, str(problem), arrival, problem.param) from None
         finally:
