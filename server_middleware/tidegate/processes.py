@@ -49,7 +49,7 @@ def part_of(options: GateOptions, processes: int) -> GateOptions:
         signal=replace(
             options.signal, blind_concurrency=max(1, options.signal.blind_concurrency // processes)
         ),
-        is_shared=True,
+        processes=processes,
     )
 
 

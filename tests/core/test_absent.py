@@ -8,14 +8,16 @@ import pytest
 
 from tests.core.driver import Driver, half, wide
 from tidegate.core.absent import FOR_S
+from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
+from tidegate.processes import part_of
 
 SIZE = 300  # tokens of a request, of the 1,000 of an engine
 
 
-def engines(*names: str) -> Driver:
+def engines(*names: str, options: GateOptions | None = None) -> Driver:
     """Each of them empty, and read just now."""
-    driver = Driver(wide())
+    driver = Driver(options)
     read(driver, dict.fromkeys(names, 0))
     return driver
 
@@ -102,6 +104,21 @@ def test_one_whose_page_has_failed_keeps_its_share(told: int | None) -> None:
         driver.release(ticket)
     read(driver, {"a": 0})
     assert set(start_all(driver)) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("running", "takes"), [(12, {"a", "b"}), (24, {"a"})])
+def test_what_other_processes_send_is_no_proof(running: int, takes: set[str]) -> None:
+    """Each of four gates has sent six: twelve are one engine's part, twenty-four are all."""
+    driver = engines("a", "b", options=part_of(wide(capacity_tokens=4000), 4))
+    assert start_all(driver) == {"a": 3, "b": 3}
+    for _ in range(3):
+        driver.now += FOR_S
+        fail(driver, "b")
+        read(driver, {"a": running})
+    for ticket in range(1, 7):
+        driver.release(ticket)
+    read(driver, {"a": 0})
+    assert set(start_all(driver)) == takes
 
 
 def test_one_moment_is_no_proof() -> None:

@@ -101,7 +101,7 @@ def test_prompts_of_known_size_are_taken_off_the_counter() -> None:
 
 def test_gates_that_share_an_engine_learn_nothing_from_its_counter() -> None:
     """Whose prompts it has counted is not known."""
-    driver = Driver(GateOptions(kv=KvOptions(capacity_tokens=10_000), is_shared=True))
+    driver = Driver(GateOptions(kv=KvOptions(capacity_tokens=10_000), processes=2))
     driver.read(0.0, prompt_tokens=0.0, running=0)
     driver.progress(prompt(driver), 1)
     read(driver, 2000, running=1)

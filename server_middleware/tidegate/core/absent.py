@@ -44,7 +44,7 @@ def _is_silent(item: Instance, now: float) -> bool:
 
 
 def _run_all_of_it(every: list[Instance], silent: set[Instance]) -> bool:
-    """Whether the instances that can be read run what is charged to all."""
+    """Whether the instances that can be read run what is charged to all, by this gate and others like it."""
     present = 0
     for item in every:
         reading = item.signal.reading
@@ -53,4 +53,5 @@ def _run_all_of_it(every: list[Instance], silent: set[Instance]) -> bool:
         if reading.running is None:
             return False
         present += reading.running + (reading.waiting or 0)
-    return present >= WHOLE * sum(item.ledger.sequences for item in every)
+    charged = sum(item.ledger.sequences for item in every)
+    return present >= WHOLE * charged * every[0].options.processes

@@ -252,7 +252,7 @@ class GateOptions:
     calendar: CalendarOptions = field(default_factory=CalendarOptions)
     signal: SignalOptions = field(default_factory=SignalOptions)
     max_tenants: int = 10_000  # tenants remembered at once
-    is_shared: bool = False  # gates of other processes send to the same engines
+    processes: int = 1  # each with a gate that sends to the same engines; the bounds here are those of one
 
     def __post_init__(self) -> None:
         require(bool(self.classes), "classes", self.classes, "name at least one class.")
@@ -266,3 +266,9 @@ class GateOptions:
                 f"choose one of {', '.join(names)}.",
             )
         positive("max_tenants", self.max_tenants)
+        positive("processes", self.processes)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether gates of other processes send to the same engines."""
+        return self.processes > 1
