@@ -95,6 +95,23 @@ def test_an_engine_that_is_forgotten_is_no_alarm_for_ever(registry: CollectorReg
     assert value(registry, "tidegate_signal_state", engine="default", state="blind") == 1, "it may return"
 
 
+def test_a_forgotten_engine_of_unknown_figures_stops_no_gauge(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest library that is allowed raises for a series that was never set."""
+
+    def remove(metric: MetricWrapperBase, *labels: str) -> None:
+        del metric._metrics[labels]
+
+    monkeypatch.setattr(MetricWrapperBase, "remove", remove)
+    hook = PrometheusHook(registry)
+    unknown = replace(INSTANCE, state="blind", level=None, age_s=None, capacity_tokens=None)
+    hook(AdmissionEvent(kind=EventKind.TICK, statistics=replace(STATISTICS, instances=(unknown,))))
+    for _ in range(FORGET_AFTER_TICKS):
+        hook(AdmissionEvent(kind=EventKind.TICK, statistics=replace(STATISTICS, instances=())))
+    assert value(registry, "tidegate_signal_state", engine="default", state="blind") is None
+
+
 def test_where_series_cannot_be_removed_a_forgotten_engine_is_in_no_state(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ multiprocess mode each, so that they survive PROMETHEUS_MULTIPROC_DIR.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Literal
 
@@ -181,7 +182,10 @@ class PrometheusHook:
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             return  # series cannot be removed there
         for gauge, _ in self._figures(instance):
-            gauge.remove(instance.name)
+            with contextlib.suppress(
+                KeyError
+            ):  # of an unknown figure there is none; 0.21 of the library minds
+                gauge.remove(instance.name)
         for state in SIGNAL_STATES:
             self.state.remove(instance.name, state)
 
