@@ -164,6 +164,22 @@ async def test_a_server_that_is_started_anew_is_found_under_its_new_name(tmp_pat
             path.unlink()
 
 
+async def test_a_neighbour_does_not_stand_in_for_a_server_that_is_started_anew(tmp_path: Path) -> None:
+    """Who lived beside it is another engine, whose level would open and close this gate for good."""
+    source = probe(directory=tmp_path)
+    own = snapshot(tmp_path / "sglang_loads_own_1.shm", {**BUSY, "num_waiting_reqs": 1})
+    assert await source.read()
+    snapshot(tmp_path / "sglang_loads_other_1.shm", {**BUSY, "num_waiting_reqs": 2})
+    assert await source.read()
+    own.unlink()
+    for _ in range(3):
+        with pytest.raises(ProbeError):
+            await source.read()
+    snapshot(tmp_path / "sglang_loads_own_2.shm", {**BUSY, "num_waiting_reqs": 3})
+    (reading,) = await source.read()
+    assert reading.waiting == 3
+
+
 async def test_a_snapshot_of_another_user_is_not_found_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

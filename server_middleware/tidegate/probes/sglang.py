@@ -41,9 +41,9 @@ _LOCK_TRIES = 20
 class SglangSnapshotProbe:
     """Reads the shared snapshot; one fused reading, or one for each rank when `per_engine`.
 
-    Without a `path` the only living snapshot in `directory` is taken, and looked for anew when it is silent;
-    files of servers that are gone may lie beside it, and whatever other users of the machine put there is not
-    looked at.
+    Without a `path` the only living snapshot in `directory` is taken, and looked for anew when it is silent,
+    among those that did not lie beside it while it lived: they are another engine's. Files of servers that
+    are gone may lie there, and whatever other users of the machine put there is not looked at.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class SglangSnapshotProbe:
     ) -> None:
         self.path = None if path is None else Path(path)
         self._is_named = path is not None
+        self._beside: set[Path] = set()  # the one that was found, while it lived
         self.instance = instance
         self._directory = directory
         self._per_engine = per_engine
@@ -77,12 +78,14 @@ class SglangSnapshotProbe:
             if not self._is_named:
                 self.path = None  # a server that is started anew may write under another name
             raise
+        if not self._is_named:
+            self._beside = self._snapshots() - {self.path}
         return readings_from_loads(loads, instance=self.instance, per_engine=self._per_engine)
 
     def _only_living(self) -> Sequence[Mapping[str, Any]]:
         living: dict[Path, Sequence[Mapping[str, Any]]] = {}
         failures: list[str] = []
-        for path in sorted(self._directory.glob(SNAPSHOT_PATTERN)):
+        for path in sorted(self._snapshots() - self._beside):
             try:
                 living[path] = self._loads(path)
             except ProbeError as error:
@@ -96,6 +99,9 @@ class SglangSnapshotProbe:
         path, loads = living.popitem()
         self.path = path
         return loads
+
+    def _snapshots(self) -> set[Path]:
+        return set(self._directory.glob(SNAPSHOT_PATTERN))
 
     def _loads(self, path: Path) -> Sequence[Mapping[str, Any]]:
         now_s = self._wall_clock()
