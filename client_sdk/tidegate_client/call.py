@@ -61,7 +61,8 @@ class Call:
             self._read(sent)
         self.key = key_for(request, sent, self.key, timebase.token) if policy.announce else None
         if policy.deadline_s is not None:
-            self._timeouts, self.is_plain = Timeouts(request, self._left_s), False
+            self._timeouts = Timeouts(request, self.started + policy.deadline_s, timebase.monotonic)
+            self.is_plain = False
         elif policy.retry_streams:
             self.is_plain = False
         self.not_before = follow_at(request)
@@ -89,10 +90,8 @@ class Call:
     @property
     def left_s(self) -> float | None:
         """Seconds until the caller's deadline; None without one."""
-        return None if self.policy.deadline_s is None else self._left_s()
-
-    def _left_s(self) -> float:
-        return self.started + (self.policy.deadline_s or 0.0) - self.setup.timebase.monotonic()
+        deadline_s = self.policy.deadline_s
+        return None if deadline_s is None else self.started + deadline_s - self.setup.timebase.monotonic()
 
     def leave(self) -> None:
         """End an attempt that says nothing about the server, or stop waiting. Harmless when repeated."""

@@ -85,6 +85,8 @@ class SyncDriver(Driver):
         except BaseException:
             call.leave()
             raise
+        finally:
+            _let_go(retrying)
         return ended(call, response)
 
     def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
@@ -187,6 +189,8 @@ class AsyncDriver(Driver):
         except BaseException:
             call.leave()
             raise
+        finally:
+            _let_go(retrying)
         return ended(call, response)
 
     async def _should_resend(self, call: Call, state: tenacity.RetryCallState) -> bool:
@@ -236,6 +240,11 @@ class First:
         if error is not None:
             raise error
         return response
+
+
+def _let_go(retrying: tenacity.BaseRetrying) -> None:
+    """Part tenacity's object, which refers to itself and so waits for the collector, from the call."""
+    vars(retrying).update(retry=None, wait=None, sleep=None)
 
 
 def _outcome(state: tenacity.RetryCallState) -> tuple[BaseException | None, Any]:

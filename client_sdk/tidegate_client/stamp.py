@@ -76,11 +76,15 @@ class Timeouts:
 
     HTTP libraries look a time-out up when its phase begins, so each phase is given what the ones before it
     have left over.
+
+    Args:
+        request: whose time-outs.
+        until: the deadline, an instant of the clock that `monotonic` reads.
     """
 
-    def __init__(self, request: Any, left_s: Callable[[], float]) -> None:
+    def __init__(self, request: Any, until: float, monotonic: Callable[[], float]) -> None:
         self._request = request
-        self._left_s = left_s
+        self._left_s: Callable[[], float] = lambda: until - monotonic()
         self._own = dict(request.extensions.get("timeout", {}))
 
     def cap(self) -> None:

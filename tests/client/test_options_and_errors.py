@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from tests.client.stacks import Scene, Stack, every_stack
-from tidegate_client import Guard, RateLimited, RetryTransport, WaitEvent, Why, call_options
+from tests.client.stacks import Stack, every_stack
+from tidegate_client import (
+    AdaptiveConcurrency,
+    Guard,
+    RateLimited,
+    RetryPolicy,
+    RetryTransport,
+    WaitEvent,
+    Why,
+    call_options,
+)
 from tidegate_client.options import current_options
-from tidegate_client.testing import refuse
+from tidegate_client.testing import Board, FakeClock, Reply, ScriptedServer, refuse
 
 
 @pytest.mark.parametrize("ended_elsewhere", [True, False])
@@ -66,18 +75,36 @@ def test_why_is_written_as_its_value() -> None:
 
 
 @every_stack
-async def test_an_error_that_is_caught_is_gone(stack: Stack) -> None:
-    """It does not wait for the garbage collector, with its answer's body in its arms."""
-    scene = Scene(stack, refuse(300))
+@pytest.mark.parametrize(
+    ("script", "policy"),
+    [
+        ((), None),
+        ((), RetryPolicy(deadline_s=10)),
+        ((), RetryPolicy(concurrency=AdaptiveConcurrency())),
+        ((refuse(1),), RetryPolicy(deadline_s=10)),
+        ((refuse(300),), None),
+    ],
+    ids=["answered", "with a deadline", "with a limit", "after a refusal", "refused"],
+)
+async def test_no_call_waits_for_the_garbage_collector(
+    stack: Stack, script: tuple[Reply, ...], policy: RetryPolicy | None
+) -> None:
+    """What it held is free when it ends, the error once it is caught: a body may be a megabyte."""
+    clock = FakeClock()
+    inner = stack.library.MockTransport(ScriptedServer(*script, clock=clock))
+    transport = stack.wrap(inner, policy=policy, timebase=clock, board=Board())
+
+    async def call() -> weakref.ref[Any]:
+        request = stack.library.Request("POST", "http://engine/", json={"model": "m"})
+        with contextlib.suppress(RateLimited, stack.library.ConnectError):
+            await transport.handle_async_request(request) if stack.is_async else transport.handle_request(
+                request
+            )
+        return weakref.ref(request)
+
     gc.collect()
     gc.disable()
     try:
-        with contextlib.suppress(RateLimited):
-            try:
-                await scene.get()
-            except RateLimited as error:
-                caught = weakref.ref(error)
-                raise
-        assert caught() is None
+        assert (await call())() is None
     finally:
         gc.enable()
