@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.bed import Raw, bed
+from tests.server.bed import Raw, bed, explode
 from tidegate.asgi import background
 from tidegate.asgi.background import BackgroundLeases, ResponseReader, Seen
 from tidegate.asgi.types import Message, Receive, Scope, Send
@@ -96,6 +96,17 @@ async def test_who_goes_on_with_a_background_response_is_charged_for_it() -> Non
         app.state |= {"id": "resp_Ab2", "status": "in_progress"}
         await b.post({**ASKED, "previous_response_id": "resp_Ab1"}, path="/v1/responses")
         assert b.runtime.statistics().instances[0].held_tokens > 5_000
+
+
+async def test_a_fault_of_ours_at_the_end_keeps_no_lease_and_is_not_the_polls() -> None:
+    """What the response cost cannot be noted; it has ended all the same."""
+    async with bed(Responses()) as b:
+        await b.post(ASKED, path="/v1/responses")
+        b.app.state |= {"status": "completed", "usage": {"input_tokens": 7, "output_tokens": 40}}
+        b.runtime._builder._conversations.observed = explode
+        assert (await b.client.get("/v1/responses/resp_Ab1")).status_code == 200
+        assert b.runtime.statistics().running == 0
+        assert b.count(EventKind.FAULT) == 1
 
 
 async def test_a_streamed_look_at_the_response_shows_the_end_too() -> None:

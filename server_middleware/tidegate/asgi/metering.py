@@ -96,9 +96,12 @@ class Meter:
 
     def seen_later(self, seen: Seen) -> Settlement:
         """What a response cost whose end was seen in another answer."""
-        if seen.prompt_tokens is not None:
-            name = None if self.response is None else self.response.response_id
-            self._reported(self._asked, seen.prompt_tokens, seen.output_tokens, name)
+        name = None if self.response is None else self.response.response_id
+        try:
+            if seen.prompt_tokens is not None:
+                self._reported(self._asked, seen.prompt_tokens, seen.output_tokens, name)
+        except Exception as error:  # noqa: BLE001 - as there; the other answer is not to suffer from it
+            self._on_fault("usage", error)
         return Settlement(
             ending=seen.ending or Ending.ABANDONED,
             prompt_tokens=seen.prompt_tokens,
