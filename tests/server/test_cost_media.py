@@ -72,6 +72,25 @@ def test_a_message_is_no_medium_whatever_type_it_names(kind: str) -> None:
     assert _chat([{"role": "user", "type": kind, "content": "w" * 30_000}]).ascii_bytes >= 30_000
 
 
+@pytest.mark.parametrize("kind", ["image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"])
+def test_tensors_are_no_text(kind: str) -> None:
+    """A token of them takes thousands of bytes: priced as text they would fit no engine."""
+    part = _chat(
+        [{"role": "user", "content": [{"type": kind, kind: "A" * 1_000_000, "data": "A" * 1_000_000}]}]
+    )
+    assert (part.media_items, part.ascii_bytes < 100) == (1, True)
+
+
+@pytest.mark.parametrize(("embeds", "prompts"), [("A" * 8_000_000, 1), (["A" * 1_000_000] * 3, 3)])
+def test_prompts_as_tensors_are_refused_by_no_length(embeds: object, prompts: int) -> None:
+    """8 MB are some hundred tokens; taken for text they are certain to exceed any context."""
+    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/completions"})
+    assert route is not None
+    found = cost_of({"prompt_embeds": embeds, "max_tokens": 5}, route)
+    assert (found.prompts, found.sequences, found.media_items) == (prompts, prompts, prompts)
+    assert (found.ascii_bytes, found.prompt_tokens_floor) == (0, 0)
+
+
 def _chat(messages: list[dict[str, object]]) -> Cost:
     route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/chat/completions"})
     assert route is not None

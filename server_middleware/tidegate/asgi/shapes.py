@@ -20,6 +20,7 @@ class Shape:
     texts: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()  # JSON that a template writes into the prompt
     media: tuple[str, ...] = ()  # fields that hold nothing but media
+    embedded: tuple[str, ...] = ()  # prompts as tensors, of so many bytes a token that text tells nothing
     repeated: tuple[str, ...] = ()  # read again for every prompt, like the query of a reranking
     bounds: tuple[str, ...] = ()
     parameters: str | None = None  # the nested object that holds the bounds, `n` and the like
@@ -68,7 +69,8 @@ _ANY = Shape(
 SHAPES: dict[Dialect, Shape] = {
     Dialect.OPENAI_CHAT: _CHAT,
     Dialect.OPENAI_COMPLETIONS: Shape(
-        prompts=("prompt", "prompt_embeds"),
+        prompts=("prompt",),
+        embedded=("prompt_embeds",),
         texts=("suffix",),
         schemas=("response_format", "structured_outputs"),
         bounds=("max_tokens",),

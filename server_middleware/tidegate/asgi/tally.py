@@ -17,8 +17,11 @@ from tidegate.asgi.text import mixed_bytes
 _MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "image_pil", "image_embeds", "audio", "audio_url", "input_audio"}
     | {"video", "video_url", "input_video", "file", "input_file", "document"}
+    | {"audio_embeds", "video_embeds", "prompt_embeds"}
 )
-_MEDIA_KEYS = frozenset({"image_url", "audio_url", "video_url", "input_audio", "image_embeds"})
+_MEDIA_KEYS = frozenset(
+    {"image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "video_embeds"}
+)
 MOST_PARTS = 50_000  # looked at in one body; a conversation of thousands of messages has fewer
 
 
