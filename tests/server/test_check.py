@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.server.terminal import console, text
 from tests.serving import serving
 from tidegate import InvalidSettings, Settings
 from tidegate.asgi.types import Receive, Scope, Send
 from tidegate.check import check, oddities
+from tidegate.testing import EngineOptions, create_engine_app
 
 RUNNING = b'vllm:num_requests_running{engine="0",model_name="m"} 3\n'
 LEVEL = b'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25\n'
@@ -144,3 +146,28 @@ def test_an_ordinary_set_up_is_not_talked_about() -> None:
         identity={"tenant_header": "X-T", "trusted_proxies": ["10.0.0.1"], "require_key": True},
     )
     assert not list(oddities(settings))
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[str]:
+    async with serving(create_engine_app(EngineOptions(step_s=0.002))) as url:
+        yield url
+
+
+async def test_check_shows_what_the_engine_says(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configuration, the probe's choice and why, and the first reading."""
+    monkeypatch.setenv("TIDEGATE_PROBE__URLS", f"{engine}/metrics")
+    out = console()
+    assert await check(out) == 0
+    said = text(out)
+    assert "mode enforce" in said
+    assert engine in said
+    assert "16,384" in said or "16,368" in said, said
+
+
+async def test_check_says_that_the_gate_would_be_blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, the reason and the policy that would hold."""
+    monkeypatch.setenv("TIDEGATE_PROBE__URLS", "http://127.0.0.1:9/metrics")
+    out = console()
+    assert await check(out) == 1
+    assert "on_blind = 'local'" in " ".join(text(out).split())

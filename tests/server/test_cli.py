@@ -42,3 +42,12 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
         main(arguments)
     assert ended.value.code == 2
     assert "usage: tidegate" in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback for an operator's typo."""
+    monkeypatch.setenv("TIDEGATE_MODE", "enforced")
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err.startswith("tidegate: mode is 'enforced'")

@@ -10,6 +10,11 @@ import time
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from tests.server.terminal import console, text
+from tidegate.cli import main
+from tidegate.demo.command import demo, simulated_server
+from tidegate.demo.load import Flood
+
 # Whoever runs the tests in the background may have Ctrl-C ignored in all that it starts.
 PROGRAM = """
 import signal
@@ -38,3 +43,20 @@ def test_its_servers_end_with_it(way: signal.Signals) -> None:
     for server in alive:
         server.kill()
     assert not alive
+
+
+def test_the_demo_needs_at_least_one_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong argument is said."""
+    assert main(["demo", "--requests", "0"]) == 2
+    assert "--requests" in capsys.readouterr().err
+
+
+async def test_the_demo_floods_and_prints_its_table() -> None:
+    """Small, but whole: real servers as subprocesses, all three rows, everything accounted for."""
+    out = console()
+    flood = Flood(requests=6, arrive_within_s=0.1, output_tokens=(5, 10))
+    await demo(flood, out, simulated_server, keep=False)
+    said = text(out)
+    assert "Before and after" in said
+    for title in ("no gate", "gate", "gate + SDK"):
+        assert f"│ {title}" in said
