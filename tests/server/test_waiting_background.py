@@ -100,9 +100,10 @@ async def test_who_goes_on_with_a_background_response_is_charged_for_it() -> Non
 
 async def test_a_fault_of_ours_at_the_end_keeps_no_lease_and_is_not_the_polls() -> None:
     """What the response cost cannot be noted; it has ended all the same."""
-    async with bed(Responses()) as b:
+    app = Responses()
+    async with bed(app) as b:
         await b.post(ASKED, path="/v1/responses")
-        b.app.state |= {"status": "completed", "usage": {"input_tokens": 7, "output_tokens": 40}}
+        app.state |= {"status": "completed", "usage": {"input_tokens": 7, "output_tokens": 40}}
         b.runtime._builder._conversations.observed = explode
         assert (await b.client.get("/v1/responses/resp_Ab1")).status_code == 200
         assert b.runtime.statistics().running == 0
