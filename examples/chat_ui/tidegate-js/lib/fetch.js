@@ -125,8 +125,8 @@ async function startOf(response) {
   if (typeof response.body?.getReader !== "function") return response.text();
   const reader = response.body.getReader();
   const end = () => reader.cancel().catch(() => {});
-  const late = AbortSignal.timeout(MAX_ERROR_BODY_MS);
-  late.addEventListener("abort", end);
+  const late = AbortSignal.timeout?.(MAX_ERROR_BODY_MS); // browsers before 2023 wait for the whole body
+  late?.addEventListener("abort", end);
   const decoder = new TextDecoder();
   let text = "";
   try {
@@ -136,7 +136,7 @@ async function startOf(response) {
       text += decoder.decode(value, { stream: true });
     }
   } finally {
-    late.removeEventListener("abort", end);
+    late?.removeEventListener("abort", end);
     end();
   }
   return text;
