@@ -91,6 +91,15 @@ def test_prompts_as_tensors_are_refused_by_no_length(embeds: object, prompts: in
     assert (found.ascii_bytes, found.prompt_tokens_floor) == (0, 0)
 
 
+def test_images_to_be_embedded_are_images() -> None:
+    """Cohere's way: a list of data URLs, each a prompt of its own."""
+    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v2/embed"})
+    assert route is not None
+    found = cost_of({"images": ["data:image/png;base64," + "A" * 5_000_000] * 2}, route)
+    assert (found.prompts, found.media_items) == (2, 2)
+    assert (found.ascii_bytes, found.prompt_tokens_floor) == (0, 0)
+
+
 def _chat(messages: list[dict[str, object]]) -> Cost:
     route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/chat/completions"})
     assert route is not None

@@ -192,7 +192,7 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
 
 
 def _embedded(fields: Fields, shape: Shape, tally: Tally) -> int:
-    """Tallies prompts that come as tensors; how many there are."""
+    """Tallies prompts that are media; how many there are."""
     given = [value for name in shape.embedded if (value := fields.get(name))]
     for value in given:
         tally.media(value)

@@ -20,7 +20,7 @@ class Shape:
     texts: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()  # JSON that a template writes into the prompt
     media: tuple[str, ...] = ()  # fields that hold nothing but media
-    embedded: tuple[str, ...] = ()  # prompts as tensors, of so many bytes a token that text tells nothing
+    embedded: tuple[str, ...] = ()  # prompts that are media, tensors included: each is one of its own
     repeated: tuple[str, ...] = ()  # read again for every prompt, like the query of a reranking
     bounds: tuple[str, ...] = ()
     parameters: str | None = None  # the nested object that holds the bounds, `n` and the like
@@ -83,7 +83,10 @@ SHAPES: dict[Dialect, Shape] = {
         always_reports_usage=True,
     ),
     Dialect.OPENAI_EMBEDDINGS: Shape(
-        prompts=("input", "inputs", "texts", "images"), texts=("messages",), always_reports_usage=True
+        prompts=("input", "inputs", "texts"),
+        embedded=("images",),
+        texts=("messages",),
+        always_reports_usage=True,
     ),
     Dialect.OPENAI_AUDIO: Shape(
         texts=("prompt", "input", "hotwords"), media=("file",), bounds=("max_completion_tokens",)
