@@ -1,9 +1,9 @@
 """The gate: offer, release, cancel, observe, advance.
 
 Law of this file: it composes and decides nothing by itself. Every operation brings the clock up, changes
-the books, and ends in one `_step`, which lets go who may no longer start, starts who may, and says what
-the shell must do and when to call again. The charge is made inside that step: between "may it pass?" and
-"it has passed" nothing else can happen. Not safe for concurrent use.
+the books, and ends in the cycle, which lets go who may no longer start, starts who may, and says what the
+shell must do and when to call again. The charge is made inside it: between "may it pass?" and "it has
+passed" nothing else can happen. Not safe for concurrent use.
 """
 
 from __future__ import annotations
