@@ -9,12 +9,16 @@ from typing import Any
 from tidegate.asgi.classify import Route, RouteTable
 from tidegate.asgi.cost import Cost, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
+from tidegate.asgi.plain import plain_cost
 from tidegate.probes.exposition import MAX_LINE_BYTES, ExpositionSieve
 from tidegate.probes.selectors import Sample
 
 
 def estimate(data: bytes, route: Route) -> Cost:
     """The cost of a body for that route."""
+    plain = plain_cost(data, route)
+    if plain is not None:
+        return plain
     fields = decode_body(data)
     return unparsed(len(data)) if fields is None else cost_of(fields, route)
 

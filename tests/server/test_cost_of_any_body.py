@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.server.readings import COMPLETIONS, cost, estimate
 from tidegate.asgi.classify import Dialect, Route
-from tidegate.asgi.cost import Cost, cost_of, general_cost_of
+from tidegate.asgi.cost import Cost, cost_of
 from tidegate.asgi.decode import as_bool, as_int, decode_body
-from tidegate.asgi.plain import plain_prompt
+from tidegate.asgi.fields import _OF_INTEREST
+from tidegate.asgi.plain import ORDINARY, plain_cost
 
 KEYS = ["type", "role", "content", "text", "image_url", "source", "effort", "n", "id", "max_new_tokens"]
 
@@ -119,7 +120,7 @@ def test_reads_what_pythons_reader_reads(fields: dict[str, Any]) -> None:
     assert json.dumps(decode_body(data)) == json.dumps(json.loads(data))
 
 
-ORDINARY = st.fixed_dictionaries(
+BODIES = st.fixed_dictionaries(
     {},
     optional={
         "messages": st.lists(
@@ -151,12 +152,11 @@ ORDINARY = st.fixed_dictionaries(
 )
 
 
-@given(ORDINARY, st.sampled_from([Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS, Dialect.COHERE_CHAT]))
+@given(BODIES, st.sampled_from([Dialect.OPENAI_CHAT, Dialect.OPENAI_COMPLETIONS, Dialect.COHERE_CHAT]))
 @settings(max_examples=300, deadline=None)
 def test_the_short_way_prices_like_the_general_one(fields: dict[str, Any], dialect: Dialect) -> None:
     """An ordinary body has one price, whichever way it is read."""
-    route = Route(dialect, True, "x")
-    assert cost_of(fields, route) == general_cost_of(fields, route)
+    assert_one_price(json.dumps(fields).encode(), Route(dialect, True, "x"))
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,40 @@ def test_the_short_way_prices_like_the_general_one(fields: dict[str, Any], diale
 )
 def test_an_ordinary_body_goes_the_short_way(dialect: Dialect, fields: dict[str, Any]) -> None:
     """Or there would be none."""
-    assert plain_prompt(fields, dialect) is not None
+    assert plain_cost(json.dumps(fields).encode(), Route(dialect, True, "x")) is not None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"messages": [{"content": "a", "content": "longer"}], "max_tokens": 5, "max_tokens": 7}',
+        b'{"messages": [], "messages": [{"role": "user", "content": "x"}]}',
+        b'{"messages": null, "messages": [{"role": "user", "content": "x"}]}',
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"messages": [{"content": "x"}], "stop": "\xff"}',
+        b'{"messages": [{"content": "x"}], "max_tokens": 5.0}',
+        b'{"messages": [{"content": "x"}], "max_tokens": 5, "max_completion_tokens": 9}',
+        b'{"messages": [{"content": "x"}], "max_tokens": null, "max_completion_tokens": 3}',
+        b'{"messages": [%s]}' % b",".join([b'{"role":"user","content":"x","name":"n"}'] * 13_000),
+        b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"x" * 5_000),
+    ],
+)
+def test_doubled_and_broken_fields_have_one_price_too(data: bytes) -> None:
+    """Of doubled keys the last counts; nothing can hide between two ways of reading."""
+    assert_one_price(data, Route(Dialect.OPENAI_CHAT, True, "x"))
+
+
+@pytest.mark.parametrize("bound", [b"", b', "max_tokens": 5', b', "max_tokens": null'])
+def test_a_completion_without_a_bound_has_the_servers_own(bound: bytes) -> None:
+    """And `null` takes even that away."""
+    assert_one_price(b'{"prompt": "x"%s}' % bound, Route(Dialect.OPENAI_COMPLETIONS, True, "x"))
+
+
+def assert_one_price(data: bytes, route: Route) -> None:
+    plain, fields = plain_cost(data, route), decode_body(data)
+    assert plain is None or (fields is not None and plain == cost_of(fields, route))
+
+
+def test_no_ordinary_field_is_of_interest_to_a_policy() -> None:
+    """Ordinary bodies are not shown to it."""
+    assert ORDINARY.isdisjoint(_OF_INTEREST)

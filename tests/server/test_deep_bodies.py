@@ -12,7 +12,7 @@ import pytest
 
 from tests.server.bed import Level, bed
 from tidegate.asgi.classify import RouteTable
-from tidegate.asgi.cost import general_cost_of
+from tidegate.asgi.cost import cost_of
 from tidegate.asgi.examine import examine
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
 from tidegate.asgi.tally import Tally
@@ -53,7 +53,7 @@ def test_media_in_lists_of_lists_are_counted_one_by_one() -> None:
     assert tally.media_items == 10 * sys.getrecursionlimit() + 1
     route = ROUTES.match({"type": "http", "method": "POST", "path": "/pooling"})
     assert route is not None
-    assert general_cost_of({"images": [["a"], "b"]}, route).media_items == 2
+    assert cost_of({"images": [["a"], "b"]}, route).media_items == 2
 
 
 async def test_nobody_opens_the_gate_by_nesting() -> None:

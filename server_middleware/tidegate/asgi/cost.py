@@ -14,10 +14,10 @@ import msgspec
 from tidegate.asgi.classify import Dialect, Route
 from tidegate.asgi.decode import Fields, as_bool, as_fields, as_int
 from tidegate.asgi.hints import continues, length_hint, response_before, session_key
-from tidegate.asgi.plain import LONGEST_TOKEN_BYTES, plain_bound, plain_prompt
 from tidegate.asgi.shapes import SHAPES, Shape
 from tidegate.asgi.tally import MOST_PARTS, Tally, are_texts
 
+LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
 BYTES_PER_TOKEN = 3.0  # prior for ASCII text
 OTHER_BYTES_PER_TOKEN = 2.5  # prior for the rest: three bytes a Chinese character, 1.2 tokens
 TOKENS_PER_MEDIA_ITEM = 1000.0  # prior for an image or a clip
@@ -88,32 +88,6 @@ def at_least(cost: Cost, size_bytes: int) -> Cost:
 
 def cost_of(fields: Fields, route: Route) -> Cost:
     """The cost of a decoded body."""
-    return _plain(fields, route) or general_cost_of(fields, route)
-
-
-def _plain(fields: Fields, route: Route) -> Cost | None:
-    """As `general_cost_of`, for an ordinary body only."""
-    prompt = plain_prompt(fields, route.dialect)
-    if prompt is None:
-        return None
-    shape = SHAPES[route.dialect]
-    is_plain, bound = plain_bound(fields, shape.bounds)
-    if not is_plain:
-        return None
-    tally, floor = prompt
-    return Cost(
-        ascii_bytes=tally.ascii_bytes,
-        other_bytes=tally.other_bytes,
-        prompt_tokens_floor=floor,
-        max_output_tokens=shape.default_output_tokens if bound is None else bound,
-        stream=_streams(fields, route, shape),
-        include_usage=_includes_usage(fields, shape),
-        model=_name(fields.get("model")),
-    )
-
-
-def general_cost_of(fields: Fields, route: Route) -> Cost:
-    """The cost of any decoded body."""
     shape = SHAPES[route.dialect]
     tally = Tally()
     prompts, floor = _prompt(fields, shape, tally)
@@ -132,8 +106,8 @@ def general_cost_of(fields: Fields, route: Route) -> Cost:
         stream=_streams(fields, route, shape),
         include_usage=_includes_usage(fields, shape),
         background=route.dialect is Dialect.OPENAI_RESPONSES and as_bool(fields.get("background")),
-        model=_name(fields.get("model")),
-        service_tier=_name(fields.get("service_tier")),
+        model=short_name(fields.get("model")),
+        service_tier=short_name(fields.get("service_tier")),
         length_hint=length_hint(fields, parameters[-1]) if route.generates else "",
         session=session_key(fields),
         continues=continues(fields),
@@ -149,7 +123,7 @@ def _includes_usage(fields: Fields, shape: Shape) -> bool:
     )
 
 
-def _name(value: object) -> str | None:
+def short_name(value: object) -> str | None:
     """A short name that can be logged: lone surrogates, which JSON allows, are replaced."""
     if isinstance(value, str) and value.isascii():
         return value[:256]
@@ -173,7 +147,6 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
         for item in items[: MOST_PARTS + 1]:
             tally.walk(item)
             floor = max(floor, _certain_tokens(item))
-    prompts += _embedded(fields, shape, tally)
     for name in shape.repeated:
         if fields.get(name):
             once = Tally()
@@ -189,14 +162,6 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
     for name in shape.media:
         tally.media(fields.get(name))
     return max(prompts, 1), floor
-
-
-def _embedded(fields: Fields, shape: Shape, tally: Tally) -> int:
-    """Tallies prompts that are media; how many there are."""
-    given = [value for name in shape.embedded if (value := fields.get(name))]
-    for value in given:
-        tally.media(value)
-    return sum(len(value) if isinstance(value, list) else 1 for value in given)
 
 
 def _certain_tokens(value: object) -> int:

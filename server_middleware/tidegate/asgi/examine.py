@@ -13,6 +13,7 @@ from tidegate.asgi.classify import Route
 from tidegate.asgi.cost import Cost, at_least, cost_of, unparsed
 from tidegate.asgi.decode import decode_body
 from tidegate.asgi.fields import FieldPolicy, FieldProblem
+from tidegate.asgi.plain import plain_cost
 from tidegate.asgi.rewrite import rewrite
 
 OFF_LOOP_BYTES = 256 * 1024  # a body larger than this is examined in a thread
@@ -35,6 +36,9 @@ def examine(data: bytes, route: Route, policy: FieldPolicy) -> Examined:
     """
     if len(data) > MOST_CONTAINERS and data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
         raise FieldProblem(f"The body holds more than {MOST_CONTAINERS} lists and objects.", "body")
+    plain = plain_cost(data, route)
+    if plain is not None:
+        return Examined(plain)
     fields = decode_body(data)
     if fields is None:
         return Examined(unparsed(len(data)))

@@ -1,65 +1,110 @@
 """The cost of an ordinary OpenAI request, in a few microseconds.
 
-Law of this file: the very `Cost` that `cost` would give, or none at all. Ordinary is a body whose fields
-are all of those named here and of their usual types; everything else is left to the general way.
+Law of this file: the very `Cost` that `cost_of` would give, or none at all. Ordinary is a body whose fields
+are all of those named here and of their usual types; the decoder itself sees to that, so no object is made
+that is only looked at once. Everything else is left to the general way. Of the fields a policy looks at
+(`fields`) none is ordinary.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from tidegate.asgi.classify import Dialect
-from tidegate.asgi.decode import Fields
+import msgspec
+
+from tidegate.asgi.classify import Dialect, Route
+from tidegate.asgi.cost import LONGEST_TOKEN_BYTES, Cost, short_name
+from tidegate.asgi.decode import as_bool, as_fields
+from tidegate.asgi.shapes import SHAPES
 from tidegate.asgi.tally import MOST_PARTS, Tally
 
-LONGEST_TOKEN_BYTES = 512  # no vocabulary we know of has a longer one; certain bounds divide by it
-_ROLE = frozenset({"role", "content", "name"})
-_FREE = frozenset(  # nothing of the cost depends on them
-    {"model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "user"}
-    | {"presence_penalty", "frequency_penalty", "repetition_penalty", "metadata", "store", "stop_token_ids"}
-)
-_CHAT = _FREE | {"messages", "max_tokens", "max_completion_tokens"}
-_COMPLETION = _FREE | {"prompt", "max_tokens"}
+_Bound = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+_PARTS_EACH = 4  # of a message in the general way's count: itself and its fields
 
 
-def plain_prompt(fields: Fields, dialect: Dialect) -> tuple[Tally, int] | None:
-    """The prompt's text and its certain tokens, `None` where the body is not ordinary."""
-    if dialect is Dialect.OPENAI_CHAT:
-        messages = fields.get("messages")
-        return _conversation(messages) if fields.keys() <= _CHAT and type(messages) is list else None
-    if dialect is Dialect.OPENAI_COMPLETIONS and fields.keys() <= _COMPLETION:
-        prompt = fields.get("prompt")
-        if type(prompt) is str:
-            tally = Tally()
-            tally.text(prompt)
-            return tally, len(prompt.strip()) // LONGEST_TOKEN_BYTES
+class _Message(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    role: str = ""
+    content: str = ""
+    name: str = ""
+
+
+class _Body(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """What both dialects know. Of `Any` is what nothing of the cost depends on, and how usage is told."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: Any = None
+    temperature: Any = None
+    top_p: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    repetition_penalty: Any = None
+    stop: Any = None
+    stop_token_ids: Any = None
+    seed: Any = None
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+
+
+class _Chat(_Body, kw_only=True):
+    messages: list[_Message]
+    max_tokens: _Bound | None = None
+    max_completion_tokens: _Bound | None = None
+
+
+class _Completion(_Body, kw_only=True):
+    prompt: str
+    max_tokens: _Bound | None = SHAPES[Dialect.OPENAI_COMPLETIONS].default_output_tokens
+
+
+ORDINARY = frozenset({*_Chat.__struct_fields__, *_Completion.__struct_fields__})
+_decode_chat = msgspec.json.Decoder(_Chat).decode
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+
+
+def plain_cost(data: bytes, route: Route) -> Cost | None:
+    """The cost of an ordinary body, `None` where it is not one."""
+    dialect = route.dialect
+    try:
+        if dialect is Dialect.OPENAI_CHAT:
+            return _of_chat(_decode_chat(data))
+        if dialect is Dialect.OPENAI_COMPLETIONS:
+            body = _decode_completion(data)
+            return _cost(body, body.prompt, len(body.prompt.strip()), body.max_tokens)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        pass
     return None
 
 
-def _conversation(messages: list[Any]) -> tuple[Tally, int] | None:
-    tally, certain = Tally(), 0
-    if len(messages) > MOST_PARTS:
+def _of_chat(body: _Chat) -> Cost | None:
+    texts: list[str] = []
+    certain, messages = 0, body.messages
+    if len(messages) * _PARTS_EACH > MOST_PARTS:
         return None
     for message in messages:
-        if type(message) is not dict or not message.keys() <= _ROLE:
-            return None
-        for text in message.values():
-            if type(text) is not str:
-                return None
-            tally.text(text)
-        if message.get("role") == "user":
-            certain += len(message.get("content", "").strip())
-    return tally, certain // LONGEST_TOKEN_BYTES
+        role, content = message.role, message.content
+        texts += role, content, message.name
+        if role == "user":
+            certain += len(content.strip())
+    bound, other = body.max_tokens, body.max_completion_tokens
+    if bound is None or (other is not None and other > bound):
+        bound = other
+    return _cost(body, "".join(texts), certain, bound)
 
 
-def plain_bound(fields: Fields, names: tuple[str, ...]) -> tuple[bool, int | None]:
-    """(whether the declared bounds are plain numbers, the largest of them or `None` where there is none)."""
-    largest: int | None = None
-    for name in names:
-        bound = fields.get(name)
-        if bound is None and name not in fields:
-            continue
-        if type(bound) is not int or not 0 <= bound <= 10**9:
-            return False, None
-        largest = bound if largest is None or bound > largest else largest
-    return True, largest
+def _cost(body: _Body, text: str, certain: int, bound: int | None) -> Cost:
+    tally = Tally()
+    tally.text(text)
+    options = body.stream_options
+    return Cost(
+        ascii_bytes=tally.ascii_bytes,
+        other_bytes=tally.other_bytes,
+        prompt_tokens_floor=certain // LONGEST_TOKEN_BYTES,
+        max_output_tokens=bound,
+        stream=body.stream is True,
+        include_usage=options is not None and as_bool(as_fields(options).get("include_usage")),
+        model=short_name(body.model),
+    )
