@@ -19,6 +19,7 @@ import tidegate_client.httpx2
 from tests.client.real_server import ScriptApp, busy
 from tidegate_client import RetryPolicy
 from tidegate_client.sdks import retrying
+from tidegate_client.testing import Board
 
 FACTORIES = [
     pytest.param(httpx, tidegate_client.Client, tidegate_client.RetryTransport, id="httpx"),
@@ -170,7 +171,8 @@ def test_a_policy_of_another_kind_is_refused_at_once(library: Any, factory: Any,
 async def test_a_client_that_is_closed_sends_nothing_more(engine: ScriptApp, by_name: bool) -> None:
     """A call that waits ends with its client, as httpx ends one; nobody would close what it opens."""
     engine.script += [busy(60_000)]
-    client = tidegate_client.AsyncClient(policy=RetryPolicy(wait_budget_s=100))
+    own = {"authorization": f"closed {by_name}"}  # nothing that another test was told holds for it
+    client = tidegate_client.AsyncClient(policy=RetryPolicy(wait_budget_s=100), headers=own)
     async with client:
         call = asyncio.create_task(client.get(engine.url))
         while not client._transport._driver._waiting:  # type: ignore[attr-defined]
@@ -186,7 +188,7 @@ async def test_a_client_that_is_closed_sends_nothing_more(engine: ScriptApp, by_
 def test_a_thread_that_waits_hears_of_it_too(engine: ScriptApp) -> None:
     """And a transport that another client opens again works as before."""
     engine.script += [busy(60_000)]
-    transport = tidegate_client.RetryTransport(policy=RetryPolicy(wait_budget_s=100))
+    transport = tidegate_client.RetryTransport(policy=RetryPolicy(wait_budget_s=100), board=Board())
     with httpx.Client(transport=transport) as client, concurrent.futures.ThreadPoolExecutor() as pool:
         call = pool.submit(client.get, engine.url)
         while not transport._driver._waiting:

@@ -13,6 +13,7 @@ import tidegate_client
 import tidegate_client.httpx2
 from tests.client.real_server import Line, ScriptApp, busy
 from tidegate_client import RetryPolicy, WaitFeed
+from tidegate_client.testing import Board
 from tidegate_client.timebase import REAL_TIME
 
 trio: Any = pytest.importorskip("trio")
@@ -25,6 +26,11 @@ BOTH = pytest.mark.parametrize(
 )
 
 
+def own(test: str, library: Any) -> dict[str, str]:
+    """A credential of the test's own: nothing that another one was told holds for it."""
+    return {"authorization": f"{test} {library.__name__} on trio"}
+
+
 @BOTH
 def test_a_refusal_is_waited_for(engine: ScriptApp, library: Any, client_of: Any) -> None:
     """And so are those behind it, in line."""
@@ -32,7 +38,7 @@ def test_a_refusal_is_waited_for(engine: ScriptApp, library: Any, client_of: Any
     answers: list[Any] = []
 
     async def main() -> None:
-        async with client_of(policy=QUICK, headers={"authorization": library.__name__}) as client:
+        async with client_of(policy=QUICK, headers=own("a refusal", library)) as client:
 
             async def ask() -> None:
                 answers.append((await client.get(engine.url)).json())
@@ -52,12 +58,13 @@ def test_a_deadline_ends_an_attempt(engine: ScriptApp, library: Any, client_of: 
     engine.script += [Line(pieces=(b"a",), pause_s=0.01), Line(429, {"retry-after-ms": "50"}, {})]
 
     async def main() -> None:
-        async with client_of(policy=RetryPolicy(deadline_s=60)) as client:
+        policy = RetryPolicy(deadline_s=60)
+        async with client_of(policy=policy, headers=own("a deadline", library)) as client:
             assert (await client.get(engine.url)).content == b"a"
             assert (await client.get(engine.url)).status_code == 200
         inner = library.MockTransport(lambda _: trio.sleep_forever())
         module = tidegate_client if library is httpx else tidegate_client.httpx2
-        transport = module.AsyncRetryTransport(inner, policy=RetryPolicy(deadline_s=0.05))
+        transport = module.AsyncRetryTransport(inner, policy=RetryPolicy(deadline_s=0.05), board=Board())
         async with library.AsyncClient(transport=transport) as client:
             with pytest.raises(library.ReadTimeout, match=r"deadline_s=0\.05"):
                 await client.get("http://silent/")
@@ -71,7 +78,8 @@ def test_whoever_leaves_waits_no_more(engine: ScriptApp) -> None:
     feed = WaitFeed()
 
     async def main() -> None:
-        async with tidegate_client.AsyncClient(policy=QUICK, on_wait=feed) as client:
+        headers = own("leaving", httpx)
+        async with tidegate_client.AsyncClient(policy=QUICK, on_wait=feed, headers=headers) as client:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.get, engine.url)
                 while not feed.waiting(0.0):
