@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry
 from tidegate import AdmissionMiddleware, Reading, Settings
 from tidegate.asgi import background
 from tidegate.asgi.classify import segments
+from tidegate.asgi.conversations import MOST_REMEMBERED
 from tidegate.asgi.types import Message, Receive, Scope, Send
 from tidegate.console import snapshot
 from tidegate.core import lengths
@@ -182,6 +183,8 @@ async def measure() -> dict[str, Any]:
     for number in range(2_000):  # the paths remembered
         runtime.routes.match({"type": "http", "method": "GET", "path": f"/v1/responses/{number}"})
         segments(f"/v1/responses/{number}")
+    for number in range(MOST_REMEMBERED):
+        runtime._builder._conversations.observed(f"resp_{number:032}", 1)
     for _ in range(WARM_UP_ROUNDS):
         await traffic.round()
     held = [held_bytes()]
