@@ -84,23 +84,42 @@ def test_tensors_are_no_text(kind: str) -> None:
 @pytest.mark.parametrize(("embeds", "prompts"), [("A" * 8_000_000, 1), (["A" * 1_000_000] * 3, 3)])
 def test_prompts_as_tensors_are_refused_by_no_length(embeds: object, prompts: int) -> None:
     """8 MB are some hundred tokens; taken for text they are certain to exceed any context."""
-    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/completions"})
-    assert route is not None
-    found = cost_of({"prompt_embeds": embeds, "max_tokens": 5}, route)
+    found = _priced("/v1/completions", {"prompt_embeds": embeds, "max_tokens": 5})
     assert (found.prompts, found.sequences, found.media_items) == (prompts, prompts, prompts)
     assert (found.ascii_bytes, found.prompt_tokens_floor) == (0, 0)
 
 
 def test_images_to_be_embedded_are_images() -> None:
     """Cohere's way: a list of data URLs, each a prompt of its own."""
-    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v2/embed"})
-    assert route is not None
-    found = cost_of({"images": ["data:image/png;base64," + "A" * 5_000_000] * 2}, route)
+    found = _priced("/v2/embed", {"images": ["data:image/png;base64," + "A" * 5_000_000] * 2})
     assert (found.prompts, found.media_items) == (2, 2)
     assert (found.ascii_bytes, found.prompt_tokens_floor) == (0, 0)
 
 
-def _chat(messages: list[dict[str, object]]) -> Cost:
-    route = RouteTable().match({"type": "http", "method": "POST", "path": "/v1/chat/completions"})
+@pytest.mark.parametrize(
+    ("path", "fields", "items"),
+    [
+        ("/api/chat", {"messages": [{"role": "user", "content": "hi", "images": ["A" * 3_000_000] * 2}]}, 2),
+        ("/v1/embeddings", {"input": [{"text": "hi", "image": "A" * 3_000_000}] * 3}, 3),
+    ],
+)
+def test_images_beside_a_text_are_images(path: str, fields: dict[str, object], items: int) -> None:
+    """Ollama's messages carry them in a list, SGLang's inputs each; as text one would be a million tokens."""
+    found = _priced(path, fields)
+    assert (found.media_items, found.ascii_bytes < 100) == (items, True)
+
+
+def test_scores_of_data_are_charged() -> None:
+    """vLLM's newest names for the two sides of `/score`; unread they were free."""
+    found = _priced("/score", {"data_1": "a" * 100, "data_2": ["b" * 100] * 4})
+    assert (found.ascii_bytes, found.prompts) == (800, 4)
+
+
+def _priced(path: str, fields: dict[str, object]) -> Cost:
+    route = RouteTable().match({"type": "http", "method": "POST", "path": path})
     assert route is not None
-    return cost_of({"messages": messages}, route)
+    return cost_of(fields, route)
+
+
+def _chat(messages: list[dict[str, object]]) -> Cost:
+    return _priced("/v1/chat/completions", {"messages": messages})

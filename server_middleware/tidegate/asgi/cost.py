@@ -147,6 +147,7 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
         for item in items[: MOST_PARTS + 1]:
             tally.walk(item)
             floor = max(floor, _certain_tokens(item))
+    prompts += _embedded(fields, shape, tally)
     for name in shape.repeated:
         if fields.get(name):
             once = Tally()
@@ -162,6 +163,14 @@ def _prompt(fields: Fields, shape: Shape, tally: Tally) -> tuple[int, int]:
     for name in shape.media:
         tally.media(fields.get(name))
     return max(prompts, 1), floor
+
+
+def _embedded(fields: Fields, shape: Shape, tally: Tally) -> int:
+    """Tallies prompts that are media; how many there are."""
+    given = [value for name in shape.embedded if (value := fields.get(name))]
+    for value in given:
+        tally.media(value)
+    return sum(len(value) if isinstance(value, list) else 1 for value in given)
 
 
 def _certain_tokens(value: object) -> int:

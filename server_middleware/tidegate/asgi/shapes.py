@@ -42,10 +42,21 @@ _GENERATE = Shape(
     always_reports_usage=True,
 )
 _POOLING = Shape(
-    prompts=("input", "inputs", "text", "input_ids", "texts", "text_2", "documents", "items", "data"),
+    prompts=(
+        "input",
+        "inputs",
+        "text",
+        "input_ids",
+        "texts",
+        "text_2",
+        "data_2",
+        "documents",
+        "items",
+        "data",
+    ),
     texts=("messages", "instruction"),
     media=("images", "image_data"),
-    repeated=("query", "queries", "text_1"),
+    repeated=("query", "queries", "text_1", "data_1"),
 )
 _ANY = Shape(
     prompts=(

@@ -21,6 +21,7 @@ _MEDIA_TYPES = frozenset(
 )
 _MEDIA_KEYS = frozenset(
     {"image_url", "audio_url", "video_url", "input_audio", "image_embeds", "audio_embeds", "video_embeds"}
+    | {"image", "images"}  # of an input to be embedded (SGLang), and of a message (Ollama)
 )
 MOST_PARTS = 50_000  # looked at in one body; a conversation of thousands of messages has fewer
 
@@ -107,7 +108,7 @@ class Tally:
             if key not in _MEDIA_KEYS:
                 stack.append(value)
             elif value:
-                self.media({key: value})
+                self.media(value if key == "images" else {key: value})
 
 
 def are_texts(items: Sequence[object]) -> TypeGuard[Sequence[str]]:
