@@ -1,6 +1,6 @@
 """What is told of one running request: to the gate, and to whoever listens.
 
-Law of this file: the lease is given back exactly once, by `settle`. An error of ours in here is recorded
+Law of this file: the lease is given back exactly once, by `_settle`. An error of ours in here is recorded
 and the stream goes on.
 """
 
