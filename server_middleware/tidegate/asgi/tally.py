@@ -107,7 +107,7 @@ class Tally:
         for key, value in item.items():
             if key not in _MEDIA_KEYS:
                 stack.append(value)
-            elif value:
+            elif value and isinstance(value, (str, list, dict)):
                 self.media(value if key == "images" else {key: value})
 
 
