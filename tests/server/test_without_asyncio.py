@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -16,7 +17,9 @@ async def _asked(gate: AdmissionMiddleware, scope: Scope) -> list[Message]:
     sent: list[Message] = []
 
     async def receive() -> Message:
-        return {"type": "lifespan.startup"}
+        if scope["type"] == "lifespan":
+            return {"type": "lifespan.startup"}
+        return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def send(message: Message) -> None:
         sent.append(message)
@@ -48,3 +51,19 @@ def test_without_a_lifespan_only_guarded_requests_are_refused(method: str, path:
     assert sent[0]["status"] == status
     if status == 503:
         assert json.loads(sent[1]["body"])["error"]["reason"] == "misconfigured"
+
+
+def test_a_gate_that_works_elsewhere_goes_on_there() -> None:
+    """One app may be run by both, side by side or in turn: by tests, say."""
+    gate = AdmissionMiddleware(_app, settings=Settings.load(metrics=False))
+    scope: Scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(_asked(gate, scope))[0]["status"] == 200
+        assert trio.run(_asked, gate, {"type": "lifespan"})[0]["type"] == "lifespan.startup.failed"
+        assert trio.run(_asked, gate, scope)[0]["status"] == 503
+        assert loop.run_until_complete(_asked(gate, scope))[0]["status"] == 200
+    finally:
+        for runtime in gate._runtimes.values():
+            loop.run_until_complete(runtime.stop())
+        loop.close()

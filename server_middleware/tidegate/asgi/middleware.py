@@ -170,8 +170,9 @@ class AdmissionMiddleware:
             raise InvalidSettings(f"server: the gate cannot be made on it ({cause}); see the log.") from error
 
     def _fail(self, error: Exception) -> None:
-        self._settings = None
         self.error = str(error)
+        if all(loop.is_closed() for loop in self._runtimes):  # one that works in another loop goes on there
+            self._settings = None
 
     def _forget_what_has_stopped(self) -> None:
         """The same loop may start the app once more."""
@@ -181,13 +182,14 @@ class AdmissionMiddleware:
             self._runtime = None
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._host_app = scope.get("app")
+        self._host_app, has_failed = scope.get("app"), False
         try:
             self._forget_what_has_stopped()
             self._made()
         except ValueError as error:
             self._fail(error)
-        if self._settings is None:
+            has_failed = True
+        if has_failed:
             self._has_told = True
             await receive()  # lifespan.startup
             await send({"type": "lifespan.startup.failed", "message": f"Tidegate: {self.error}"})
