@@ -164,8 +164,8 @@ def _shown(value: object, path: Sequence[str | int]) -> str:
     is_plain = value is None or isinstance(value, (str, int, float, bool))
     names = [part for part in path if isinstance(part, str)]
     is_secret = names[-1:] == ["tenants"] or not _SECRET.isdisjoint(names)  # a bare tenant is often its key
-    carries_password = "urls" in names and "@" in str(value)
-    return f" is {str(value)[:80]!r}" if is_plain and not (is_secret or carries_password) else ""
+    may_carry_one = "urls" in names and not {"@", "?"}.isdisjoint(str(value))
+    return f" is {str(value)[:80]!r}" if is_plain and not (is_secret or may_carry_one) else ""
 
 
 def _way_out(problem: ErrorDetails, field: str, message: str) -> str:

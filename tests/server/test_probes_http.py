@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import zlib
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server.expositions import page
@@ -327,3 +329,28 @@ async def test_the_environment_s_proxies_are_not_asked(monkeypatch: pytest.Monke
         source = probe(server)
         assert len(await source.read()) == 1
         await source.aclose()
+
+
+async def test_reading_writes_no_line_of_the_http_client(caplog: pytest.LogCaptureFixture) -> None:
+    """Apps log at INFO: a line for each page would be one a second; what others fetch is logged as before."""
+    caplog.set_level(logging.INFO)
+    async with serving(answer(PAGE)) as server:
+        source = probe(server)
+        await source.read()
+        await source.aclose()
+        assert not caplog.records
+        async with httpx.AsyncClient() as client:
+            await client.get(server.url)
+    assert [record.name for record in caplog.records] == ["httpx"]
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
+async def test_a_secret_in_an_address_is_not_told(status: str) -> None:
+    """Errors are logged; tokens of a query belong into a header, but are where they are."""
+    async with serving(answer(b"{}", status=status)) as server:
+        source = PrometheusHttpProbe(server.url + "?token=hidden", read_models=False)
+        with pytest.raises(ProbeError) as caught:
+            await source.read()
+        await source.aclose()
+    assert server.url in str(caught.value)
+    assert "hidden" not in str(caught.value)

@@ -173,3 +173,11 @@ def test_every_option_can_be_set_by_its_variable(name: str, monkeypatch: pytest.
 def test_a_stranger_hears_the_name_of_the_setting_only(message: str, setting: str) -> None:
     """The 503 of a server without a lifespan is open to everybody."""
     assert named_setting(message) == setting
+
+
+def test_the_query_of_an_address_is_not_shown() -> None:
+    """It may hold a token."""
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.load(probe={"urls": "http://a/m?token=hidden,http://a/m?token=hidden"})
+    assert "listed twice" in str(caught.value)
+    assert "hidden" not in str(caught.value)

@@ -22,7 +22,7 @@ from tidegate.probes.bounded_http import BoundedHttp
 from tidegate.probes.options import ProbeOptions
 from tidegate.probes.presets import PRESETS
 from tidegate.probes.prometheus_http import PrometheusHttpProbe
-from tidegate.probes.protocol import Probe, ProbeError, ProbeGroup, as_readings
+from tidegate.probes.protocol import Probe, ProbeError, ProbeGroup, as_readings, shown
 from tidegate.probes.registry import MULTIPROC_VARIABLE, RegistryProbe
 from tidegate.probes.sglang import SNAPSHOT_DIRECTORY, SNAPSHOT_PATTERN, SglangLoadsProbe, SglangSnapshotProbe
 from tidegate.probes.shared_memory import SharedLevelProbe
@@ -147,7 +147,7 @@ def _prometheus(options: ProbeOptions) -> Found:
         )
         for url, name in _named(options.urls)
     ]
-    what = "Prometheus text at " + ", ".join(probe.url for probe in probes)
+    what = "Prometheus text at " + ", ".join(shown(probe.url) for probe in probes)
     return _one_or_group(probes), f"{what}; engine: {_engine(options)}"
 
 
@@ -182,7 +182,7 @@ def _sglang(options: ProbeOptions, directory: Path | None) -> Found:
         SglangLoadsProbe(url, http=_http(options, tls), per_engine=options.per_engine, instance=name)
         for url, name in _named(options.urls)
     ]
-    return _one_or_group(probes), "SGLang's " + ", ".join(probe.url for probe in probes)
+    return _one_or_group(probes), "SGLang's " + ", ".join(shown(probe.url) for probe in probes)
 
 
 def _named(urls: Sequence[str]) -> Iterator[tuple[str, str | None]]:

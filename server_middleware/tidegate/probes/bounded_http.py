@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 
 import httpx
 
-from tidegate.probes.protocol import ProbeError
+from tidegate.probes.protocol import ProbeError, shown
 
 MAX_REDIRECTS = 3
 CHUNK_BYTES = 64 * 1024
+_is_ours: ContextVar[bool] = ContextVar("tidegate-fetch", default=False)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -57,20 +60,23 @@ class BoundedHttp:
                 previous fetch is still under way.
         """
         if self._in_flight:
-            raise ProbeError(f"{url}: the previous fetch is still under way.")
+            raise ProbeError(f"{shown(url)}: the previous fetch is still under way.")
         self._in_flight = True
+        _keep_out_of_the_log()
+        ours = _is_ours.set(True)
         try:
             await asyncio.wait_for(self._get(url, accept, feed), self._timeout_s)
         except (asyncio.TimeoutError, httpx.TimeoutException) as error:
-            raise ProbeError(f"{url}: no complete answer within {self._timeout_s:g} s.") from error
+            raise ProbeError(f"{shown(url)}: no complete answer within {self._timeout_s:g} s.") from error
         except httpx.HTTPError as error:
-            raise ProbeError(f"{url}: {str(error).rstrip('.') or type(error).__name__}.") from error
+            raise ProbeError(f"{shown(url)}: {str(error).rstrip('.') or type(error).__name__}.") from error
         except httpx.InvalidURL as error:
-            raise ProbeError(f"{url}: not a URL ({error}).") from error
+            raise ProbeError(f"{shown(url)}: not a URL ({error}).") from error
         except ProbeError as error:
-            raise ProbeError(f"{url}: {error}") from error
+            raise ProbeError(f"{shown(url)}: {error}") from error
         finally:
             self._in_flight = False
+            _is_ours.reset(ours)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -111,6 +117,12 @@ class BoundedHttp:
             )
             self._loop = loop
         return self._client
+
+
+@functools.cache
+def _keep_out_of_the_log() -> None:
+    """httpx writes a line for every request at INFO, query and all: one a second, for ever, would be ours."""
+    logging.getLogger("httpx").addFilter(lambda _: not _is_ours.get())
 
 
 @functools.cache

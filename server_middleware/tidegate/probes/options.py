@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from tidegate.option_types import Texts
 from tidegate.probes.poller import Pace
 from tidegate.probes.presets import FIGURES, PRESETS
+from tidegate.probes.protocol import shown
 from tidegate.probes.selectors import Selector
 
 Source = Literal["auto", "prometheus", "registry", "sglang", "shared_memory"]
@@ -80,7 +81,7 @@ class ProbeOptions(BaseModel):
         for url in urls:
             _check_url(url)
             if url in seen:
-                raise ValueError(f"{_shown(url)!r} is listed twice, expected each instance once.")
+                raise ValueError(f"{shown(url)!r} is listed twice, expected each instance once.")
             seen.add(url)
         return urls
 
@@ -195,7 +196,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         port_is_right = False
     if parts.scheme not in {"http", "https"} or not parts.hostname or not port_is_right:
-        raise ValueError(f"{_shown(url)!r} is no page, expected a URL such as http://127.0.0.1:8000/metrics.")
+        raise ValueError(f"{shown(url)!r} is no page, expected a URL such as http://127.0.0.1:8000/metrics.")
     if parts.username or parts.password:
         raise ValueError(
             "a URL carries a user name or password, expected probe.headers or bearer_token instead."
@@ -206,7 +207,3 @@ def _check_secret(name: str, value: SecretStr) -> None:
     text = value.get_secret_value()
     if not text.strip() or not text.isascii() or not text.isprintable():
         raise ValueError(f"{name} is empty or not printable ASCII; take out line breaks and quotes.")
-
-
-def _shown(url: str) -> str:
-    return url.split("@")[-1].split("?")[0]

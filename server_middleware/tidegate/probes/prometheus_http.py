@@ -18,7 +18,7 @@ from tidegate.probes.bounded_http import BoundedHttp
 from tidegate.probes.exposition import ExpositionSieve
 from tidegate.probes.labels import readings_from
 from tidegate.probes.presets import KNOWN_NAMES, PRESETS, Preset, recognise
-from tidegate.probes.protocol import ProbeError
+from tidegate.probes.protocol import ProbeError, shown
 from tidegate.probes.selectors import Selector
 
 _log = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class PrometheusHttpProbe:
             preset = self._preset or self._recognised(sieve.names)
             readings = readings_from(samples, preset, instance=self.instance, per_engine=self._per_engine)
         except ProbeError as error:
-            raise ProbeError(f"{self.url}: {error}") from error
+            raise ProbeError(f"{shown(self.url)}: {error}") from error
         except InvalidReading as error:
-            raise InvalidReading(f"{self.url}: {error}") from error
+            raise InvalidReading(f"{shown(self.url)}: {error}") from error
         self._look_for_a_restart(readings)
         await self._ask_context_limit(preset)
         return [self._with_limit(reading) for reading in readings]

@@ -87,6 +87,12 @@ def as_readings(result: Reading | Sequence[Reading]) -> list[Reading]:
     return readings
 
 
+def shown(url: str) -> str:
+    """An address as it may be logged: without its query and its user, which may hold a secret."""
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.partition("?")[0].rpartition("@")[2]
+
+
 async def close(probe: Probe) -> None:
     """Close a probe if it can be closed."""
     aclose = getattr(probe, "aclose", None)

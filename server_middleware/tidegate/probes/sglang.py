@@ -25,7 +25,7 @@ import msgspec
 
 from tidegate.core.reading import Reading
 from tidegate.probes.bounded_http import BoundedHttp
-from tidegate.probes.protocol import ProbeError
+from tidegate.probes.protocol import ProbeError, shown
 
 SNAPSHOT_DIRECTORY = Path("/dev/shm")  # noqa: S108 - where SGLang puts it
 SNAPSHOT_PATTERN = "sglang_loads_*.shm"
@@ -198,10 +198,12 @@ class SglangLoadsProbe:
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ProbeError(f"{self.url}: not JSON ({error}).") from error
+            raise ProbeError(f"{shown(self.url)}: not JSON ({error}).") from error
         loads = answer.get("loads") if isinstance(answer, dict) else None
         if not isinstance(loads, list) or not all(isinstance(load, dict) for load in loads):
-            raise ProbeError(f"{self.url}: no list `loads` in the answer; this is not SGLang's /v1/loads.")
+            raise ProbeError(
+                f"{shown(self.url)}: no list `loads` in the answer; this is not SGLang's /v1/loads."
+            )
         return readings_from_loads(loads, instance=self.instance, per_engine=self._per_engine)
 
     async def aclose(self) -> None:
