@@ -135,7 +135,9 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _level() -> Reading:
-    return Reading(kv_usage=STEERED["level"], waiting=0, running=0, capacity_tokens=1_000_000)
+    """A cache that is full of others' work: one that stands still with none is not believed for long."""
+    level = STEERED["level"]
+    return Reading(kv_usage=level, waiting=0, running=1 if level else 0, capacity_tokens=1_000_000)
 
 
 app = AdmissionMiddleware(

@@ -21,7 +21,8 @@ T = TypeVar("T")
 JSON = [(b"content-type", b"application/json")]
 EVENTS = [(b"content-type", b"text/event-stream")]
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
-QUOTA = [{"name": "t", "keys": ["k"], "requests_per_s": 2, "request_burst": 1}]
+QUOTA = [{"name": "t", "keys": ["k"], "requests_per_s": 0.5, "request_burst": 1}]
+SPENT = [{"name": "t", "keys": ["k"], "requests_per_s": 0.01, "request_burst": 1}]
 RESPONSE = {
     "id": "resp_1",
     "object": "response",
@@ -169,7 +170,7 @@ async def test_synchronous_sdks() -> None:
 
 async def test_a_refusal_is_a_rate_limit_error_with_its_code_and_fields() -> None:
     """Openai: `.code`, `.type`, the body's further members and the headers."""
-    async with standing(tenants=QUOTA) as (_, _, url):
+    async with standing(tenants=SPENT) as (_, _, url):
         with openai_sdk(url, max_retries=0) as sdk:
             await off_loop(lambda: sdk.responses.create(model="m", input="x"))
             with pytest.raises(openai.RateLimitError) as caught:
@@ -184,7 +185,7 @@ async def test_a_refusal_is_a_rate_limit_error_with_its_code_and_fields() -> Non
 
 async def test_a_refusal_in_anthropics_dialect() -> None:
     """`type: error`, `rate_limit_error`, and our members beside."""
-    async with standing(tenants=QUOTA) as (_, _, url):
+    async with standing(tenants=SPENT) as (_, _, url):
         with anthropic_sdk(url, max_retries=0) as sdk:
             await off_loop(lambda: sdk.messages.create(model="m", messages=ASKED, max_tokens=9))
             with pytest.raises(anthropic.RateLimitError) as caught:
