@@ -189,7 +189,7 @@ async def test_what_changes_while_a_body_comes_holds_for_it_too(what: str, is_fu
         await until(lambda: gate.app.running == 1 if is_full else first.task.done())
         late = Upload(gate.gate)
         late.push(b'{"n": ')
-        await asyncio.sleep(0.01)
+        await until(lambda: gate.runtime.door._admission._bodies.held_bytes > 0)
         if what == "drain":
             gate.runtime.drain()
         else:
@@ -206,12 +206,12 @@ async def test_what_changes_while_a_body_comes_holds_for_it_too(what: str, is_fu
 @pytest.mark.parametrize("mode", ["shadow", "off"])
 async def test_a_body_that_is_given_up_after_a_switch_reaches_the_app_whole(mode: str, why: str) -> None:
     """It comes too slowly, or beside others: bounds of a gate that holds nobody any more."""
-    bounds = {"body": {"timeout_s": 0.3}} if why == "is late" else {"queue": {"max_bytes": 7}}
+    bounds = {"body": {"timeout_s": 2.0}} if why == "is late" else {"queue": {"max_bytes": 7}}
     async with bed(**bounds) as gate:
         await gate.post(b"{}")
         late = Upload(gate.gate)
         late.push(b'{"n": ')
-        await asyncio.sleep(0.01)
+        await until(lambda: gate.runtime.door._admission._bodies.held_bytes > 0)
         gate.runtime.set_mode(mode, "by a test")
         if why == "is late":
             await until(lambda: gate.app.running == 1)

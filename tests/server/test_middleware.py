@@ -246,7 +246,7 @@ async def test_what_is_not_inference_is_never_limited(method: str, path: str) ->
 
 async def test_a_tenants_quota_refuses_and_whoever_waits_exactly_that_long_is_admitted() -> None:
     """The refusal books its place."""
-    tenants = [{"name": "t", "keys": ["k"], "requests_per_s": 5, "request_burst": 1}]
+    tenants = [{"name": "t", "keys": ["k"], "requests_per_s": 0.5, "request_burst": 1}]
     async with bed(tenants=tenants) as b:
         headers = {"authorization": "Bearer k"}
         assert (await b.post(headers=headers)).status_code == 200
