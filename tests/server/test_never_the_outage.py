@@ -13,6 +13,7 @@ import pytest
 
 import tidegate.core
 from tests.server.bed import Level, Raw, bed, until
+from tidegate.asgi import waiting
 from tidegate.asgi.faults import PASS_THROUGH_S, TRIP_COUNT
 from tidegate.asgi.types import Message
 from tidegate.telemetry.events import EventKind
@@ -65,6 +66,20 @@ async def test_a_fault_is_counted_once_and_names_its_place(monkeypatch: pytest.M
         (fault,) = [event for event in b.events if event.kind is EventKind.FAULT]
         assert fault.reason == "offer"
         assert "Planted: planted" in fault.detail
+
+
+async def test_a_lease_whose_release_met_a_fault_is_given_back_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One fault in a million must not shrink the engine for ever."""
+    monkeypatch.setattr(waiting, "RELEASE_AGAIN_S", 0.01)
+    async with bed() as b:
+        with monkeypatch.context() as planted:
+            planted.setattr(b.runtime.room.gate, "release", explode)
+            assert (await b.post()).status_code == 200
+        assert b.runtime.statistics().running == 1
+        await until(lambda: b.runtime.statistics().running == 0)
+        assert b.count(EventKind.FAULT) == 1
 
 
 async def test_closed_answers_503_with_a_time_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

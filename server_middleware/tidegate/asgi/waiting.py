@@ -21,6 +21,8 @@ from tidegate.core.options import GateOptions
 from tidegate.core.reading import Reading
 from tidegate.core.statistics import Statistics
 
+RELEASE_AGAIN_S = 1.0  # after a fault
+
 Clock = Callable[[], float]
 
 
@@ -148,8 +150,14 @@ class WaitingRoom:
             step = self.gate.release(ticket, settlement, self._clock(), self._uniform)
         except Exception as error:  # noqa: BLE001 - the gate must never be the outage
             self._failed("release", error)
+            self._loop.call_later(RELEASE_AGAIN_S, self._release_again, ticket)
             return
         self._apply(step)
+
+    def _release_again(self, ticket: int) -> None:
+        """A lease that was not given back would take room for ever; nothing is learnt of it."""
+        abandoned = Settlement(ending=Ending.ABANDONED)
+        self._guarded("release", lambda now: self.gate.release(ticket, abandoned, now, self._uniform))
 
     def observe(self, readings: Sequence[Reading]) -> None:
         """New readings have arrived."""
