@@ -139,7 +139,10 @@ BUGS = (
     ),
     Bug("no-hysteresis", "signal.py", "        elif level < low:", "        elif level < high:"),
     Bug(
-        "share-follows-its-effect", "calibration.py", "if shortage > 0 and is_calm and", "if shortage > 0 and"
+        "share-follows-its-effect",
+        "calibration.py",
+        "shortage > 0 and is_calm and",
+        "shortage > 0 and",
     ),
     Bug(
         "share-rises-slowly",
