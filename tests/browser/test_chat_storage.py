@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.async_api import Page, expect
 
@@ -22,12 +24,16 @@ async def test_a_page_that_may_keep_nothing_works(page: Page, stub: Stub, stub_u
     """Cookies blocked, or no room left: questions are refused, waited for and answered, in both languages."""
     stub.script += [refusal("1"), answer("There you are.")]
     await page.add_init_script(script)
+    await page.clock.install(time=1_700_000_000)
+    await page.clock.pause_at(1_700_000_100)
     await page.goto(stub_url)
     await page.wait_for_selector("html[data-ready]")
     await page.click("#language")
     await page.fill("#draft", "Anyone?")
     await page.press("#draft", "Enter")
+    await expect(page.locator("#clock")).to_have_text(re.compile("^1 "))
     await expect(page.locator("#send")).to_be_disabled()
+    await page.clock.run_for(1_100)
     await expect(page.locator("#send")).to_be_enabled()
     await page.press("#draft", "Enter")
 
