@@ -22,7 +22,7 @@ async def url() -> AsyncIterator[str]:
 
 async def test_it_answers_and_counts(url: str) -> None:
     """One request, whole answer."""
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=250) as client:
         response = await client.post("/v1/completions", json={"prompt": "Hello", "max_tokens": 5})
         assert response.status_code == 200
         assert response.json()["usage"]["completion_tokens"] == 5
@@ -30,7 +30,7 @@ async def test_it_answers_and_counts(url: str) -> None:
 
 
 async def test_a_flood_never_overfills_the_cache_and_everybody_is_answered(url: str) -> None:
-    """Sixty requests on a cache for about eight: all wait their turn."""
+    """Thirty requests on a cache for about eight: all wait their turn, also where a machine is slow."""
     from examples.fastapi.app import CACHE_TOKENS, cache
 
     highest = 0
@@ -42,16 +42,16 @@ async def test_a_flood_never_overfills_the_cache_and_everybody_is_answered(url: 
             await asyncio.sleep(0.01)
 
     watching = asyncio.create_task(watch())
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-        body = {"prompt": "x" * 1600, "max_tokens": 50}
-        answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(60)))
+    async with httpx.AsyncClient(base_url=url, timeout=250) as client:
+        body = {"prompt": "x" * 1600, "max_tokens": 20}
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(30)))
     watching.cancel()
-    assert Counter(answer.status_code for answer in answers) == {200: 60}
+    assert Counter(answer.status_code for answer in answers) == {200: 30}
     assert 0 < highest <= CACHE_TOKENS
 
 
 async def test_a_wrong_body_is_the_apps_own_422(url: str) -> None:
     """The gate does not stand between an app and its validation."""
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=250) as client:
         response = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": "many"})
         assert response.status_code == 422
