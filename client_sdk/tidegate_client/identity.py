@@ -20,7 +20,8 @@ _CREDENTIALS = (
     b"private-token",
     b"apikey",
 )
-_QUERY_KEY = re.compile(rb"(?:^|&)(?:key|api[-_]?key|access_token)=([^&]*)")
+_QUERY_KEY = re.compile(rb"(?:^|&)(?:key=(?=[^&]{20})|(?:api[-_]?key|access_token)=)([^&]*)")
+"""A short `key` is more often what is asked for than who asks, and all who ask belong together."""
 _SIGNER = re.compile(
     rb"(?:digest|aws4-hmac-sha256|signature|hawk|oauth) .*?"
     rb"\b(?:username|credential|keyid|id|oauth_token|oauth_consumer_key)=(\"[^\"]*\"|[^\",\s]+)",

@@ -27,8 +27,9 @@ def said(name: str, value: str) -> dict[str, Any]:
 STRANGERS = [
     *[
         (said(name, "a"), said(name, "b"))
-        for name in ("authorization", "x-api-key", "x-goog-api-key", "ocp-apim-subscription-key", "?key")
+        for name in ("authorization", "x-api-key", "x-goog-api-key", "ocp-apim-subscription-key", "?api_key")
     ],
+    (said("?key", 39 * "a"), said("?key", 39 * "b")),
     (said("authorization", AWS.format("A", "1")), said("authorization", AWS.format("B", "1"))),
     (said("authorization", DIGEST.format("a", "1")), said("authorization", DIGEST.format("b", "1"))),
 ]
@@ -40,6 +41,7 @@ THE_SAME = [
         said("authorization", 'Signature keyId="a"'),
     ),
     (said("?page", "1"), said("?page", "2")),
+    (said("?key", "user-1"), said("?key", "user-2")),
 ]
 POLICY = RetryPolicy(wait_budget_s=10)
 
