@@ -98,7 +98,7 @@ async def test_a_request_that_does_not_stream_is_left_alone() -> None:
 
 async def test_a_refusal_after_the_first_comment_is_an_error_event() -> None:
     """With all that the 429 would have said; counted as a refusal."""
-    classes = [{"name": "standard", "max_wait_s": 0.4}]
+    classes = [{"name": "standard", "max_wait_s": 1.5}]
     async with bed(EventApp(), Level(kv_usage=0.97), keepalive=ON, classes=classes) as b:
         raw = raw_stream(b.gate)
         await raw.task
