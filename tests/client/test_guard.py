@@ -126,9 +126,11 @@ class Streamed(Answer):
 
     def __init__(self, status_code: int) -> None:
         self.status_code, self.headers = status_code, {"Retry-After": "2"}
+        self.was_looked_at = False
 
     @property
     def content(self) -> bytes:  # type: ignore[override]  # as the libraries have it
+        self.was_looked_at = True
         raise RuntimeError("not read yet")
 
 
@@ -138,6 +140,7 @@ def test_a_streamed_answer_is_not_read() -> None:
     outcomes = [Streamed(429), good := Streamed(200)]
 
     assert guarded(lambda: outcomes.pop(0))() is good
+    assert not good.was_looked_at
     assert clock.now == 1002.5
 
 
