@@ -72,6 +72,15 @@ def test_engines_behind_one_host_are_instances_of_their_own(tmp_path: Path, sour
     assert not any("key" in name for name in names)
 
 
+def test_a_path_that_looks_like_a_number_given_to_another_is_told_apart_too(tmp_path: Path) -> None:
+    """The search for a free name goes on; it once offered the same name for ever."""
+    probe, _ = find(tmp_path, {"urls": "http://gw/m(2),http://gw/m,http://gw/m?a,http://gw/m?b"})
+
+    assert isinstance(probe, ProbeGroup)
+    names = [part.instance for part in probe.parts]  # type: ignore[attr-defined]
+    assert names == ["gw/m(2)", "gw/m", "gw/m(3)", "gw/m(4)"]
+
+
 async def test_an_engine_in_this_process_is_found(tmp_path: Path) -> None:
     """vLLM's API server: no HTTP, and the sentence names the engine."""
     probe, why = find(tmp_path, registry=engine())

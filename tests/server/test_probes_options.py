@@ -76,6 +76,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"urls": "http:///metrics"}, "is no page"),
     ({"urls": "http://u:p@a/metrics"}, r"probe\.headers"),
     ({"urls": "http://a/m,http://a/m"}, "listed twice"),
+    ({"urls": "http://a,http://a/metrics"}, "listed twice"),
     ({"engine": "vlllm"}, "'vlllm'.*auto.*vllm"),
     ({"names": {"kv": "x"}}, "'kv' is no figure.*kv_usage"),
     ({"names": {"kv_usage": "a b"}}, "'a b' is not a selector"),

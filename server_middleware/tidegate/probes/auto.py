@@ -12,6 +12,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -194,8 +195,9 @@ def _named(urls: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield url, None
             continue
         name = place = host + urlsplit(url).path.rstrip("/")
+        numbers = count(2)
         while name in given:  # they differ in the query, which may hold a secret
-            name = f"{place}({len(given) + 1})"
+            name = f"{place}({next(numbers)})"
         given.add(name)
         yield url, name
 

@@ -80,9 +80,9 @@ class ProbeOptions(BaseModel):
         seen: set[str] = set()
         for url in urls:
             _check_url(url)
-            if url in seen:
+            if _page(url) in seen:
                 raise ValueError(f"{shown(url)!r} is listed twice, expected each instance once.")
-            seen.add(url)
+            seen.add(_page(url))
         return urls
 
     @field_validator("engine")
@@ -201,6 +201,12 @@ def _check_url(url: str) -> None:
         raise ValueError(
             "a URL carries a user name or password, expected probe.headers or bearer_token instead."
         )
+
+
+def _page(url: str) -> str:
+    """What tells a page from another: an address without a path means `/metrics`."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/metrics'}?{parts.query}"
 
 
 def _check_secret(name: str, value: SecretStr) -> None:
