@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import tidegate.core
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,6 +26,6 @@ def _script() -> ModuleType:
 @pytest.mark.parametrize("bug", _script().BUGS, ids=lambda bug: str(bug.name))
 def test_every_bug_can_be_planted(bug: Any) -> None:
     """Its text stands once in its file, and is not the wrong one already."""
-    text = (ROOT / "server_middleware" / "tidegate" / "core" / bug.file).read_text(encoding="utf-8")
+    text = (Path(tidegate.core.__file__).parent / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.right) == 1
     assert bug.right != bug.wrong

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+import tidegate
 from tests.browser.test_grafana import alerts, exported
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, headings, name_of, spans, text_of
 from tidegate.cli import _parser
 from tidegate.settings import Settings
 
 RUNBOOKS = [ROOT / "docs" / "how-to" / name for name in ("runbook.md", "runbook.zh-CN.md")]
-SOURCES = sorted((ROOT / "server_middleware" / "tidegate").rglob("*.py"))
+SOURCES = sorted(Path(tidegate.__file__).parent.rglob("*.py"))
 SHORTEST = 12  # letters of a message of which a quotation is one
 
 
